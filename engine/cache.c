@@ -83,6 +83,10 @@ static mk_status hash_frequencies(const mk_graph *graph, uint64_t *key) {
   MK_TRY(mk_alloc(count, sizeof *frequencies, &frequencies));
   mk_llama_frequencies(&graph->config, frequencies);
   *key = hash(*key, frequencies, count * sizeof *frequencies);
+  if (graph->config.rope_local_theta != 0) {
+    mk_llama_local_frequencies(&graph->config, frequencies);
+    *key = hash(*key, frequencies, count * sizeof *frequencies);
+  }
   *key =
       hash(*key, &graph->config.rope_attention, sizeof graph->config.rope_attention); /* may be in a vector of gains */
   mk_free(frequencies);

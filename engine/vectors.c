@@ -32,7 +32,8 @@ static float gain_of(const joiner *j, uint32_t source, uint32_t row) {
     return 1;
   }
   const uint32_t at = c->qk_norm == MK_QK_NORM_HEAD ? dim : row;
-  const float gain = c->qk_norm == MK_QK_PLAIN ? 1 : widen(j->values[j->starts[first + source] + at]);
+  const float plus = c->norm_plus_one ? 1 : 0;
+  const float gain = c->qk_norm == MK_QK_PLAIN ? 1 : plus + widen(j->values[j->starts[first + source] + at]);
   return c->rotary != 0 && dim < c->rotary && c->rope_attention != 0 ? gain * (float)c->rope_attention : gain;
 }
 
@@ -40,7 +41,11 @@ static void join_qkv(const joiner *j, float *out) {
   const mk_config *c = &j->graph->config;
   const mk_weight order = qkv_order(c);
   const uint32_t rows = (c->heads + 2 * c->kv_heads) * c->head_dim;
-  mk_llama_frequencies(c, out);
+  if ((j->weight->extras & MK_VECTOR_LOCAL) != 0) {
+    mk_llama_local_frequencies(c, out);
+  } else {
+    mk_llama_frequencies(c, out);
+  }
   out += c->head_dim / 2;
   float *gains = (j->weight->extras & MK_VECTOR_BIASES) != 0 ? out + rows : out;
   for (uint32_t row = 0; row < rows; row++) {

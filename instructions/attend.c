@@ -24,7 +24,7 @@ static void add_piece(const mk_unit_view *view, uint32_t number) {
 static void attend(const mk_unit_view *view, const mk_line_view *line, const float *q) {
   mk_unit_begin(view);
   for (uint32_t t = 0; t <= line->position; t += MK_PIECE_TOKENS) {
-    const uint32_t left = line->position + 1 - t;
+    const uint32_t left = line->position + 1 - t; /* a piece that ends before the window keeps its place in the tree */
     mk_unit_add_tokens(view, line, q, t, t + (left < MK_PIECE_TOKENS ? left : (uint32_t)MK_PIECE_TOKENS));
     add_piece(view, t / MK_PIECE_TOKENS % MK_TREE_PIECES);
   }
@@ -36,7 +36,11 @@ static void attend(const mk_unit_view *view, const mk_line_view *line, const flo
 /* Computes one line, for the query heads of the view. q: those of these heads; their results go to the columns of out
  * from `col` on. */
 static void attend_line(const mk_unit_view *view, const mk_line *at, const float *q, const mk_span *out, uint32_t col) {
-  const mk_line_view line = {.slot = at->row.slot, .position = at->row.position, .first_new = at->row.position + 1};
+  const uint32_t window = view->machine->instruction->params[MK_PARAM_ATTEND_window];
+  const mk_line_view line = {.slot = at->row.slot,
+                             .position = at->row.position,
+                             .first_new = at->row.position + 1,
+                             .first_seen = mk_first_seen(at->row.position, window)};
   float o[MK_MAX_HEAD_DIM];
   mk_unit_copy_new_tiles(view, &line);
   attend(view, &line, q);

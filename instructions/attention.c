@@ -14,6 +14,11 @@
  * new ones from k and v. So each line sees what it would see if the tokens had come one by one, in the same order of
  * sums.
  *
+ * With a window of w tokens a line sees tokens p - w + 1 to p alone. Parts and spans stay where they are: those that
+ * end before the window are not read, and have no tokens; in the part where the window begins the tokens before it are
+ * masked as those after p are. A split whose spans all end before the window leaves the part of no tokens, so that
+ * who merges the splits need not know of windows.
+ *
  * The order of sums: MK_FOLD_TOKENS tokens are a part by themselves. These are added up to pieces of MK_PIECE_TOKENS,
  * the oldest first. The first pieces of all spans of the split are added up, the oldest first, then the second ones and
  * so on; and these sums as a tree. q times its scale and p are rounded to bf16, as K and V are when they are read. */
@@ -38,6 +43,9 @@ static void attend(const mk_unit_view *view, const mk_line_view *line, const flo
   for (uint32_t span = line->split; span <= line->position / span_tokens; span += view->splits) {
     uint32_t first = span * span_tokens, end = first + span_tokens;
     end = end > line->position + 1 ? line->position + 1 : end;
+    if (end <= line->first_seen) {
+      continue;
+    }
     for (uint32_t t = first, next; t < end; t = next) {
       next = t / MK_PIECE_TOKENS * MK_PIECE_TOKENS + MK_PIECE_TOKENS;
       next = next < end ? next : end;
@@ -100,6 +108,7 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
                        .unit = kv.row,
                        .splits = instruction->params[MK_PARAM_ATTENTION_splits]};
   mk_unit_lay_out(&view, rest);
+  const uint32_t window = instruction->params[MK_PARAM_ATTENTION_window];
   bool works = false;
   if (!mk_unit_check_blocks(&view, machine)) {
     return MK_REFERENCE_FAULT;
@@ -114,7 +123,8 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
     mk_line_view line = {.slot = row->slot,
                          .position = row->position,
                          .split = (view.unit + view.splits - row->slot % view.splits) % view.splits,
-                         .first_new = first_new(machine, row->slot)};
+                         .first_new = first_new(machine, row->slot),
+                         .first_seen = mk_first_seen(row->position, window)};
     if (line.split > row->position / kv.buffer->span_tokens) {
       continue;
     }

@@ -38,8 +38,14 @@ typedef struct mk_unit_view {
 
 typedef struct mk_line_view { /* of the line at hand */
   uint32_t slot, position, split;
-  uint32_t first_new; /* position of the slot's first token that does not come from the cache */
+  uint32_t first_new;  /* position of the slot's first token that does not come from the cache */
+  uint32_t first_seen; /* the first token of the line's window; 0: it sees all up to its position */
 } mk_line_view;
+
+/* The first token that a line at that position sees through a window; 0: there is none. */
+static inline uint32_t mk_first_seen(uint32_t position, uint32_t window) {
+  return window != 0 && window <= position ? position + 1 - window : 0;
+}
 
 /* The arrays of a view of so many query heads, from `memory` on: mk_attention_scratch floats. */
 void mk_unit_lay_out(mk_unit_view *view, float *memory);
@@ -58,7 +64,7 @@ void mk_unit_copy_new_tiles(const mk_unit_view *view, const mk_line_view *line);
 float *mk_unit_part(const mk_unit_view *view, mk_part_level level, uint32_t h);
 /* Begins all sums. */
 void mk_unit_begin(const mk_unit_view *view);
-/* Adds tokens [first, end) to the part of PIECE, MK_FOLD_TOKENS at a time. */
+/* Adds tokens [first, end) to the part of PIECE, MK_FOLD_TOKENS at a time, as far as the line sees them. */
 void mk_unit_add_tokens(const mk_unit_view *view, const mk_line_view *line, const float *q, uint32_t first,
                         uint32_t end);
 /* Adds the parts of a level to those of another one, and begins new ones. */

@@ -224,17 +224,19 @@ static void score_tokens(const mk_unit_view *view, const mk_line_view *line, con
   }
 }
 
-/* Scores of one query head become p; m and the sum of p are left after the part's sum of p v. */
-static void weigh_tokens(const mk_unit_view *view, float *scores, uint32_t count, uint32_t padded, float *part) {
+/* Scores of one query head become p, which is zero for the `unseen` first tokens; m and the sum of p are left after the
+ * part's sum of p v. */
+static void weigh_tokens(const mk_unit_view *view, float *scores, uint32_t unseen, uint32_t count, uint32_t padded,
+                         float *part) {
   float *m = part + view->head_dim, *total = m + 1;
   *m = -INFINITY;
   *total = 0;
-  for (uint32_t i = 0; i < count; i++) {
+  for (uint32_t i = unseen; i < count; i++) {
     *m = scores[i] > *m || isnan(scores[i]) ? scores[i] : *m;
   }
   *m = ceilf(*m);
   for (uint32_t i = 0; i < padded; i++) {
-    scores[i] = i < count ? mk_bf16_to_float(mk_float_to_bf16(mk_exp2(scores[i] - *m))) : 0;
+    scores[i] = i >= unseen && i < count ? mk_bf16_to_float(mk_float_to_bf16(mk_exp2(scores[i] - *m))) : 0;
     *total += scores[i];
   }
 }
@@ -243,13 +245,23 @@ float *mk_unit_part(const mk_unit_view *view, mk_part_level level, uint32_t h) {
   return view->parts + ((size_t)level * view->group + h) * (view->head_dim + 2u);
 }
 
+/* Clears V of the first tokens of v_tiles, which no line sees: 0 times what lies there may be NaN. */
+static void clear_unseen(const mk_unit_view *view, uint32_t unseen, uint32_t tiles) {
+  for (uint32_t d = 0; d < view->head_dim; d++) {
+    for (uint32_t i = 0; i < unseen; i++) {
+      view->v_tiles[mk_tile_offset(tiles, d, i)] = 0;
+    }
+  }
+}
+
 /* Adds tokens [first, end), MK_FOLD_TOKENS at most, as a part by themselves. */
 static void fold_tokens(const mk_unit_view *view, const mk_line_view *line, const float *q, uint32_t first,
                         uint32_t end) {
   uint32_t count = end - first, tiles = (count + MK_TILE - 1) / MK_TILE, padded = tiles * MK_TILE;
+  const uint32_t unseen = line->first_seen > first ? line->first_seen - first : 0;
   score_tokens(view, line, q, first, padded);
   for (uint32_t h = 0; h < view->group; h++) {
-    weigh_tokens(view, view->weights + (size_t)h * padded, count, padded, mk_unit_part(view, MK_FOLD, h));
+    weigh_tokens(view, view->weights + (size_t)h * padded, unseen, count, padded, mk_unit_part(view, MK_FOLD, h));
   }
   for (uint32_t i = 0; i < tiles; i++) {
     const uint16_t *from = token_tile(view, line, 1, first + i * MK_TILE);
@@ -258,6 +270,7 @@ static void fold_tokens(const mk_unit_view *view, const mk_line_view *line, cons
              from + (size_t)dims * MK_TILE_STEP_ELEMENTS, MK_TILE_STEP_ELEMENTS * sizeof *from);
     }
   }
+  clear_unseen(view, unseen, tiles);
   multiply(view, view->v_tiles, view->head_dim, padded, view->weights);
   for (uint32_t h = 0; h < view->group; h++) {
     memcpy(mk_unit_part(view, MK_FOLD, h), view->product + (size_t)h * view->head_dim, view->head_dim * sizeof *q);
@@ -288,8 +301,10 @@ void mk_unit_add_tokens(const mk_unit_view *view, const mk_line_view *line, cons
   for (uint32_t t = first, next; t < end; t = next) {
     next = t / MK_FOLD_TOKENS * MK_FOLD_TOKENS + MK_FOLD_TOKENS;
     next = next < end ? next : end;
-    fold_tokens(view, line, q, t, next);
-    mk_unit_add_level(view, MK_FOLD, MK_PIECE);
+    if (next > line->first_seen) {
+      fold_tokens(view, line, q, t, next);
+      mk_unit_add_level(view, MK_FOLD, MK_PIECE);
+    }
   }
 }
 

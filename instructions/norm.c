@@ -15,7 +15,7 @@ mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instructio
   }
   for (uint32_t l = 0; l < machine->line_count; l++, x += out.cols) {
     const float sum = mk_chain_squares(x, from);
-    mk_scale_by_gain(x, from, out.cols, (const uint16_t *)(const void *)gain.memory + out.col, gains);
+    mk_scale_by_gain(x, from, out.cols, (const uint16_t *)(const void *)gain.memory + out.col, gains, 0);
     mk_publish_floats(machine, &squares, machine->lines[l].line, 0, 1, &sum);
     mk_publish_floats(machine, &out, machine->lines[l].line, 0, out.cols, x);
   }

@@ -2,7 +2,7 @@
  * bf16(y).
  * parts [P, all columns] fp32, gain [width] bf16, followed by as many biases where the instruction is biased; residuals
  * [n] fp32, out [n] bf16.
- * norm(s) = s gain / sqrt(mean(s^2) + eps). */
+ * norm(s) = s (plus + gain) / sqrt(mean(s^2) + eps). */
 #include <math.h>
 #include <string.h>
 
@@ -16,6 +16,7 @@ mk_reference_result mk_reference_NORM_ADD(mk_reference *machine, const mk_instru
   const uint32_t width = instruction->params[MK_PARAM_NORM_ADD_width];
   const bool biased = instruction->params[MK_PARAM_NORM_ADD_biased] != 0;
   const float eps = mk_param_float(instruction->params[MK_PARAM_NORM_ADD_eps]);
+  const float plus = mk_param_float(instruction->params[MK_PARAM_NORM_ADD_plus]);
   const uint16_t *g = (const uint16_t *)(const void *)gain.memory;
   const size_t part = (size_t)lines * parts.cols;
   float *staged = machine->scratch, *y = staged + count * part, *residual = y + (size_t)lines * to.cols;
@@ -35,7 +36,7 @@ mk_reference_result mk_reference_NORM_ADD(mk_reference *machine, const mk_instru
     const float scale = 1.0f / sqrtf(mk_sum_squares(s, width) * (1.0f / (float)width) + eps);
     for (uint32_t i = 0; i < to.cols; i++) {
       const uint32_t at = to.col + i;
-      sums[i] = at < width ? s[at] * scale * mk_bf16_to_float(g[at]) : 0;
+      sums[i] = at < width ? s[at] * scale * (plus + mk_bf16_to_float(g[at])) : 0;
     }
   }
   mk_residual_epilogue(machine, instruction, MK_SLOT_NORM_ADD_residual_in, MK_SLOT_NORM_ADD_residual_out,

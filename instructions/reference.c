@@ -493,9 +493,9 @@ float mk_sum_tile_squares(const float *tiles, uint32_t count) {
   return sum;
 }
 
-void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains) {
+void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains, float plus) {
   for (uint32_t i = 0; i < padded; i++) {
-    x[i] = i < cols && i < gains ? mk_bf16_to_float(mk_float_to_bf16(x[i] * mk_bf16_to_float(gain[i]))) : 0;
+    x[i] = i < cols && i < gains ? mk_bf16_to_float(mk_float_to_bf16(x[i] * (plus + mk_bf16_to_float(gain[i])))) : 0;
   }
 }
 
@@ -521,7 +521,7 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, c
     } else if (gain.rows != 0) { /* which may go on with biases */
       scales[l] = scale_of(mk_sum_squares(line, x.cols), eps, width);
       mk_scale_by_gain(line, x.cols, padded, (const uint16_t *)(const void *)gain.memory + gain.col,
-                       width < gain.cols ? width : gain.cols);
+                       width < gain.cols ? width : gain.cols, mk_param_float(instruction->params[norm->plus]));
     }
     if (gain.rows == 0) { /* x is to be multiplied as it is */
       memset(line + x.cols, 0, (padded - x.cols) * sizeof *line);

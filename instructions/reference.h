@@ -76,7 +76,7 @@ typedef struct mk_reference {
 } mk_reference;
 
 enum {
-  MK_MAX_HEAD_DIM = 128,
+  MK_MAX_HEAD_DIM = 256,
   MK_FOLD_TOKENS = 32, /* tokens of a part of attention, whose sums are one chain; it begins at a multiple of this */
   MK_SPAN_PIECES = 4,  /* the most pieces that a span of several rows has */
   MK_TREE_PIECES = 16, /* so many pieces COMBINE adds up as a tree, whatever number of them a split has */
@@ -177,15 +177,15 @@ float mk_chain_squares(const float *x, uint32_t cols);
 /* Of the squares of `count` tiles (MK_SQUARED_TILE), by eights as a tree, and these one after the other. */
 float mk_sum_tile_squares(const float *tiles, uint32_t count);
 
-/* x [cols] becomes bf16(x * gain), as far as there are `gains`, then zeros up to `padded`. */
-void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains);
+/* x [cols] becomes bf16(x * (plus + gain)), as far as there are `gains`, then zeros up to `padded`. */
+void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains, float plus);
 
 typedef struct mk_norm { /* of an opcode: the slots of its operands, and the indices of its parameters */
-  uint32_t x, gain, squares, eps, width;
+  uint32_t x, gain, squares, eps, width, plus;
 } mk_norm;
 #define MK_NORM_OF(NAME)                                                                                 \
   ((mk_norm){MK_SLOT_##NAME##_x, MK_SLOT_##NAME##_gain, MK_SLOT_##NAME##_squares, MK_PARAM_##NAME##_eps, \
-             MK_PARAM_##NAME##_width})
+             MK_PARAM_##NAME##_width, MK_PARAM_##NAME##_plus})
 
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives 1 /
  * sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where the instruction has squares, x has been multiplied already,

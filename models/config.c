@@ -65,14 +65,23 @@ mk_status mk_config_bool(const json_t *root, const char *key, bool *out) {
   return MK_OK;
 }
 
-static mk_status refuse_unsupported(const json_t *root) {
+/* Of every family but Gemma's: SiLU, of which "swish" is another name. */
+static mk_status check_activation(const json_t *root, mk_model_kind kind) {
   char shown[MK_JSON_SHOWN];
-  const json_t *activation = mk_json_get(root, "hidden_act");
-  const char *name = json_string_value(activation); /* "swish" is another name of the same function */
-  if (activation != NULL && (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))) {
-    return mk_error(MK_ERR_FILE, "hidden_act: %s is not supported; only \"silu\" and \"swish\" are",
-                    mk_json_show(activation, shown));
+  const bool gelu = kind == MK_MODEL_GEMMA3;
+  const char *key = gelu ? "hidden_activation" : "hidden_act", *second = gelu ? "gelu_pytorch_tanh" : "swish";
+  const json_t *activation = mk_json_get(root, key);
+  const char *name = json_string_value(activation);
+  if (activation == NULL || (name != NULL && (strcmp(name, second) == 0 || (!gelu && strcmp(name, "silu") == 0)))) {
+    return MK_OK;
   }
+  return mk_error(MK_ERR_FILE, "%s: %s is not supported; only %s\"%s\" %s", key, mk_json_show(activation, shown),
+                  gelu ? "" : "\"silu\" and ", second, gelu ? "is" : "are");
+}
+
+static mk_status refuse_unsupported(const json_t *root, mk_model_kind kind) {
+  char shown[MK_JSON_SHOWN];
+  MK_TRY(check_activation(root, kind));
   /* In how many slices the projections were computed in training: transformers computes them whole, whatever it is. */
   const json_t *slices = mk_json_get(root, "pretraining_tp");
   return slices == NULL || json_is_integer(slices)
@@ -160,15 +169,15 @@ static mk_status take_heads(const json_t *root, const mk_kind_info *kind, mk_con
   } else {
     config->head_dim = config->hidden / config->heads;
   }
-  if (config->head_dim != 64 && config->head_dim != 128) {
-    return mk_error(MK_ERR_FILE, "head_dim: %u is not supported; only 64 and 128 are", config->head_dim);
+  if (config->head_dim != 64 && config->head_dim != 128 && config->head_dim != 256) {
+    return mk_error(MK_ERR_FILE, "head_dim: %u is not supported; only 64, 128 and 256 are", config->head_dim);
   }
   return MK_OK;
 }
 
 static mk_status take_all(const json_t *root, mk_config *config) {
   MK_TRY(mk_config_kind(root, &config->kind));
-  MK_TRY(refuse_unsupported(root));
+  MK_TRY(refuse_unsupported(root, config->kind));
   const mk_kind_info *kind = mk_kind_lookup(config->kind);
   MK_TRY(take_u32(root, "hidden_size", kind->hidden, MK_MAX_WIDTH, &config->hidden));
   MK_TRY(take_u32(root, "intermediate_size", kind->intermediate, MK_MAX_WIDTH, &config->intermediate));

@@ -1,9 +1,8 @@
 /* config.json and generation_config.json of a directory in Hugging Face layout.
  *
  * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that
- * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, a
- * sliding window, an unknown rope type, another activation) is refused here, by name, before anything is allocated for
- * it. */
+ * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, an
+ * unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
@@ -17,7 +16,7 @@ enum {
   MK_MAX_HEADS = 4096,       /* num_attention_heads */
   MK_MAX_POSITION = 1 << 28, /* max_position_embeddings, in tokens */
   MK_MAX_IGNORED = 8,        /* ids of which an mk_config keeps the value */
-  MK_MAX_PAIRS = 64,         /* rotated pairs of a head */
+  MK_MAX_PAIRS = 128,        /* rotated pairs of a head */
 };
 
 /* Whose configuration it is. What a family computes is data: fields of mk_config that are zero for a plain Llama. */
@@ -31,6 +30,7 @@ typedef enum mk_model_kind {
   MK_MODEL_SMOLLM3,
   MK_MODEL_PHI3,
   MK_MODEL_OLMO2,
+  MK_MODEL_GEMMA3,
   MK_MODEL_KINDS,
 } mk_model_kind;
 
@@ -72,7 +72,7 @@ typedef struct mk_config {
   uint32_t layers;
   uint32_t heads;    /* query heads */
   uint32_t kv_heads; /* heads % kv_heads == 0 */
-  uint32_t head_dim; /* 64 or 128: "head_dim", else hidden / heads */
+  uint32_t head_dim; /* 64, 128 or 256: "head_dim", else hidden / heads */
   uint32_t vocab;
   uint32_t max_position; /* max_position_embeddings: the longest context, in tokens */
   float rms_eps;
@@ -90,11 +90,17 @@ typedef struct mk_config {
   /* What sets a family apart; all of it is zero for a plain Llama. */
   mk_model_kind kind;
   bool qkv_bias, o_bias, mlp_bias;
-  bool fused;      /* tensors qkv_proj and gate_up_proj, each of several */
-  bool norm_after; /* norms of what attention and MLP add, in place of what they take */
+  bool fused;         /* tensors qkv_proj and gate_up_proj, each of several */
+  bool norm_after;    /* norms of what attention and MLP add, in place of what they take */
+  bool norm_around;   /* norms of both */
+  bool norm_plus_one; /* the factors of all norms are 1 + what the checkpoint has */
+  bool gelu;          /* in place of SiLU: its tanh approximation */
   mk_qk_norm qk_norm;
   uint32_t rotary; /* the first dims of a head, which are rotated, the others are not; 0: all are */
   uint8_t unrotated[MK_MAX_LAYERS / 8]; /* a bit for each layer that does not rotate at all, mk_config_rotates */
+  uint32_t window; /* tokens up to its own position that a layer with a window sees; 0: as many as there are */
+  uint8_t windowed[MK_MAX_LAYERS / 8]; /* a bit for each layer that has one, mk_config_window */
+  double rope_local_theta;             /* of these layers, which rotate by the default type then; 0: as all others */
   /* 0: none, which is 1, but for attention, where it is 1 / sqrt(head_dim). Logits are divided by theirs. */
   double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
   mk_quant quant;
@@ -109,12 +115,23 @@ typedef struct mk_config {
 static inline bool mk_config_rotates(const mk_config *config, uint32_t layer) {
   return (config->unrotated[layer / 8] >> layer % 8 & 1) == 0;
 }
+/* Whether the KV cache may be fp8. */
+static inline bool mk_config_has_kv_fp8(const mk_config *config) { return config->head_dim <= 128; }
+/* How many tokens a layer sees; 0: all. */
+static inline uint32_t mk_config_window(const mk_config *config, uint32_t layer) {
+  return (config->windowed[layer / 8] >> layer % 8 & 1) != 0 ? config->window : 0;
+}
+/* Whether it rotates by rope_local_theta. */
+static inline bool mk_config_is_local(const mk_config *config, uint32_t layer) {
+  return config->rope_local_theta != 0 && (config->windowed[layer / 8] >> layer % 8 & 1) != 0;
+}
 /* Dims of a head that are rotated. */
 static inline uint32_t mk_config_rotary(const mk_config *config) {
   return config->rotary != 0 ? config->rotary : config->head_dim;
 }
 
-/* For a context of so many tokens: "longrope" rotates by other frequencies where it is longer than the original one. */
+/* For a context of so many tokens: "longrope" rotates by other frequencies where it is longer than the original one,
+ * and a window that holds all of it is none. */
 void mk_config_set_context(mk_config *config, uint32_t tokens);
 
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta

@@ -1,4 +1,5 @@
 /* Which family a config.json is of, and what sets it apart. See config.h; docs/FAMILY.md shows how to add one. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,8 @@ static const mk_kind_info kinds[MK_MODEL_KINDS] = {
                           true},
     [MK_MODEL_PHI3] = {"phi3", "Phi3ForCausalLM", "Phi3", 3072, 8192, 32064, 4096, 0, 0, 1e-5, 10000, false},
     [MK_MODEL_OLMO2] = {"olmo2", "Olmo2ForCausalLM", "OLMo2", 4096, 11008, 50304, 2048, 0, 0, 1e-5, 10000, false},
+    [MK_MODEL_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3", 2304, 9216, 262208, 131072, 4, 256, 1e-6, 1e6,
+                         true},
 };
 
 const mk_kind_info *mk_kind_lookup(mk_model_kind kind) { return &kinds[kind]; }
@@ -30,7 +33,10 @@ const char *mk_model_type(mk_model_kind kind) { return kinds[kind].type; }
 static const struct {
   const char *type, *lacks;
 } others[] = {
-    {"gemma", "norms of (1 + w), GELU, heads of 256, and from Gemma 2 on four norms a layer and local windows"},
+    {"gemma3n", "layers of several kinds, embeddings of each layer, images and sound"},
+    {"gemma3", "images; of Gemma 3 the text models are supported, whose model_type is gemma3_text"},
+    {"gemma2", "soft caps on scores and logits"},
+    {"gemma", "its table of tensors"},
     {"mixtral", "a mixture of experts"},
     {"qwen3_next", "linear attention and a mixture of experts"},
     {"qwen3_5", "linear attention"},
@@ -149,49 +155,92 @@ mk_status mk_config_kind(const json_t *root, mk_model_kind *out) {
                                     type == NULL ? list_types(list) : "");
 }
 
-static mk_status refuse_window(uint64_t window, uint32_t positions) {
-  return mk_error(MK_ERR_FILE,
-                  "sliding_window: %llu of the %u positions: sliding windows are not supported; where the model is "
-                  "meant for contexts up to the window alone, set max_position_embeddings to it",
-                  (unsigned long long)window, positions);
+static void set_layer(uint8_t *bits, uint32_t layer) { bits[layer / 8] |= (uint8_t)(1U << layer % 8); }
+
+static mk_status check_layer_types(const json_t *types, uint32_t layers) {
+  char shown[MK_JSON_SHOWN];
+  if (!json_is_array(types) || json_array_size(types) < layers) {
+    return mk_error(MK_ERR_FILE, "layer_types: is %s, must be a list with a kind for each of %u layers",
+                    mk_json_show(types, shown), layers);
+  }
+  for (uint32_t layer = 0; layer < layers; layer++) {
+    const json_t *type = json_array_get(types, layer);
+    const char *name = json_string_value(type);
+    if (name == NULL || (strcmp(name, "full_attention") != 0 && strcmp(name, "sliding_attention") != 0)) {
+      return mk_error(MK_ERR_FILE,
+                      "layer_types: %s is not supported; only \"full_attention\" and \"sliding_attention\" are",
+                      mk_json_show(type, shown));
+    }
+  }
+  return MK_OK;
 }
 
-/* A window that holds every context changes nothing, nor does one that no layer uses. */
-static mk_status check_window(const json_t *root, const mk_config *config) {
-  const json_t *window = mk_json_get(root, "sliding_window"), *types = mk_json_get(root, "layer_types");
-  const bool switched = config->kind == MK_MODEL_QWEN2 || config->kind == MK_MODEL_QWEN3 ||
-                        config->kind == MK_MODEL_SMOLLM3; /* these have use_sliding_window */
-  const bool windowed = switched || config->kind == MK_MODEL_MISTRAL || config->kind == MK_MODEL_MINISTRAL ||
-                        config->kind == MK_MODEL_PHI3;
-  bool used = !switched;
-  uint32_t size = 4096, first = 28; /* the classes' values */
-  if (!windowed) {
+/* Which families have windows, and where config.json does not say which layers have one. */
+typedef enum window_rule {
+  NO_WINDOWS,
+  ALL_LAYERS,    /* whatever layer_types says */
+  LISTED_LAYERS, /* those of layer_types; without it all */
+  LATER_LAYERS,  /* the same; without it those from max_window_layers on */
+  MOST_LAYERS,   /* the same; without it all but every sliding_window_pattern-th; they rotate in their own way */
+  PLAIN_LAYERS,  /* the same; without it those that do not rotate */
+} window_rule;
+
+static const struct {
+  window_rule rule;
+  bool switched;   /* has use_sliding_window, which is false where it is absent */
+  uint32_t absent; /* the window of a file without sliding_window; 0: none */
+} windows[MK_MODEL_KINDS] = {
+    [MK_MODEL_QWEN2] = {LATER_LAYERS, true, 4096},  [MK_MODEL_QWEN3] = {LATER_LAYERS, true, 4096},
+    [MK_MODEL_MISTRAL] = {ALL_LAYERS, false, 4096}, [MK_MODEL_PHI3] = {ALL_LAYERS, false, 0},
+    [MK_MODEL_GEMMA3] = {MOST_LAYERS, false, 4096}, [MK_MODEL_MINISTRAL] = {LISTED_LAYERS, false, 4096},
+    [MK_MODEL_SMOLLM3] = {PLAIN_LAYERS, true, 0},
+};
+
+static mk_status take_windowed_layers(const json_t *root, mk_config *config) {
+  const window_rule rule = windows[config->kind].rule;
+  const json_t *types = rule == ALL_LAYERS ? NULL : mk_json_get(root, "layer_types");
+  const json_t *later = mk_json_get(root, "max_window_layers");
+  const json_t *every = mk_json_get(root, "sliding_window_pattern");
+  uint32_t first = 28, pattern = 6; /* the classes' values */
+  MK_TRY(types == NULL ? MK_OK : check_layer_types(types, config->layers));
+  if (rule == LATER_LAYERS && later != NULL) {
+    MK_TRY(mk_config_u32(later, "max_window_layers", 0, UINT32_MAX, &first));
+  }
+  if (rule == MOST_LAYERS && every != NULL) {
+    MK_TRY(mk_config_u32(every, "sliding_window_pattern", 1, UINT32_MAX, &pattern));
+  }
+  for (uint32_t layer = 0; layer < config->layers; layer++) {
+    const bool has = types != NULL ? strcmp(json_string_value(json_array_get(types, layer)), "full_attention") != 0
+                     : rule == LATER_LAYERS ? layer >= first
+                     : rule == MOST_LAYERS  ? (layer + 1) % pattern != 0
+                     : rule == PLAIN_LAYERS ? !mk_config_rotates(config, layer)
+                                            : true;
+    if (has) {
+      set_layer(config->windowed, layer);
+    }
+  }
+  return MK_OK;
+}
+
+/* A window that holds every context is none. */
+static mk_status take_windows(const json_t *root, mk_config *config) {
+  const json_t *window = mk_json_get(root, "sliding_window");
+  const bool null = window == NULL && json_object_get(root, "sliding_window") != NULL; /* which is no window */
+  bool used = !windows[config->kind].switched;
+  uint32_t size = null ? 0 : windows[config->kind].absent;
+  if (windows[config->kind].rule == NO_WINDOWS) {
     return MK_OK;
   }
-  if (switched) {
-    MK_TRY(mk_config_bool(root, "use_sliding_window", &used));
-  }
-  /* A key that is absent has the class's value: 4,096; null is no window. */
-  const bool absent = json_object_get(root, "sliding_window") == NULL;
-  if (!used || (window == NULL && !(absent && config->kind != MK_MODEL_PHI3 && config->kind != MK_MODEL_SMOLLM3))) {
-    return MK_OK;
-  }
-  if (window != NULL) {
+  MK_TRY(used ? MK_OK : mk_config_bool(root, "use_sliding_window", &used));
+  if (used && window != NULL) {
     MK_TRY(mk_config_u32(window, "sliding_window", 1, UINT32_MAX, &size));
   }
-  bool reached = size < config->max_position;
-  if (reached && json_is_array(types)) {
-    reached = false;
-    for (size_t i = 0; i < json_array_size(types) && i < config->layers; i++) {
-      const char *name = json_string_value(json_array_get(types, i));
-      reached |= name == NULL || strcmp(name, "full_attention") != 0;
-    }
-  } else if (reached && (config->kind == MK_MODEL_QWEN2 || config->kind == MK_MODEL_QWEN3)) {
-    const json_t *layers = mk_json_get(root, "max_window_layers"); /* layers from that one on have windows */
-    MK_TRY(layers == NULL ? MK_OK : mk_config_u32(layers, "max_window_layers", 0, UINT32_MAX, &first));
-    reached = first < config->layers;
+  if (!used || (size == 0 && windows[config->kind].rule != MOST_LAYERS)) {
+    return MK_OK;
   }
-  return reached ? refuse_window(size, config->max_position) : MK_OK;
+  MK_TRY(take_windowed_layers(root, config));
+  config->window = size < config->max_position ? size : 0;
+  return MK_OK;
 }
 
 static mk_status take_multiplier(const json_t *root, const char *key, double *out) {
@@ -206,10 +255,6 @@ static mk_status take_multipliers(const json_t *root, mk_config *config) {
   MK_TRY(take_multiplier(root, "logits_scaling", &config->logits_scaling));
   config->attention_multiplier = 1; /* the class's value, not 1 / sqrt(head_dim) */
   return mk_config_positive(root, "", "attention_multiplier", 1e9, &config->attention_multiplier);
-}
-
-static void leave_unrotated(mk_config *config, uint32_t layer) {
-  config->unrotated[layer / 8] |= (uint8_t)(1U << layer % 8);
 }
 
 /* no_rope_layers has a 1 for each layer that rotates; without it every no_rope_layer_interval-th layer does not. */
@@ -228,9 +273,42 @@ static mk_status take_unrotated(const json_t *root, mk_config *config) {
       MK_TRY(mk_config_u32(json_array_get(list, layer), "no_rope_layers", 0, 1, &rotates));
     }
     if (rotates == 0) {
-      leave_unrotated(config, layer);
+      set_layer(config->unrotated, layer);
     }
   }
+  return MK_OK;
+}
+
+/* Refuses a key that is there and neither null nor false. */
+static mk_status refuse_key(const json_t *root, const char *key, const char *what) {
+  char shown[MK_JSON_SHOWN];
+  const json_t *value = mk_json_get(root, key);
+  return value == NULL || json_is_false(value) ? MK_OK
+                                               : mk_error(MK_ERR_FILE, "%s: is %s: %s not supported; only null is", key,
+                                                          mk_json_show(value, shown), what);
+}
+
+/* Embeddings are multiplied by sqrt(hidden), rounded to bf16, which these models were trained with and which their
+ * class has in bf16. */
+static double embedding_scale(uint32_t hidden) {
+  int exponent;
+  const double scale = frexp(sqrt((double)hidden), &exponent);
+  return ldexp(rint(ldexp(scale, 8)), exponent - 8);
+}
+
+static mk_status take_gemma3(const json_t *root, mk_config *config) {
+  double scalar = 256;
+  MK_TRY(refuse_key(root, "attn_logit_softcapping", "soft caps are"));
+  MK_TRY(refuse_key(root, "final_logit_softcapping", "soft caps are"));
+  MK_TRY(refuse_key(root, "use_bidirectional_attention", "attention to later tokens is"));
+  MK_TRY(mk_config_positive(root, "", "query_pre_attn_scalar", 1e9, &scalar));
+  config->attention_multiplier = 1 / sqrt(scalar);
+  config->embedding_multiplier = embedding_scale(config->hidden);
+  config->embedding_multiplier = config->embedding_multiplier == 1 ? 0 : config->embedding_multiplier;
+  config->qk_norm = MK_QK_NORM_HEAD;
+  config->norm_around = true;
+  config->norm_plus_one = true;
+  config->gelu = true;
   return MK_OK;
 }
 
@@ -266,6 +344,10 @@ mk_status mk_config_differences(const json_t *root, mk_config *config) {
       MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
       MK_TRY(mk_config_bool(root, "mlp_bias", &config->mlp_bias));
       break;
+    case MK_MODEL_GEMMA3:
+      MK_TRY(take_gemma3(root, config));
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      break;
     case MK_MODEL_MISTRAL:
     case MK_MODEL_MINISTRAL:
     case MK_MODEL_KINDS:
@@ -273,5 +355,5 @@ mk_status mk_config_differences(const json_t *root, mk_config *config) {
   }
   config->qkv_bias |= attention_bias;
   config->o_bias = attention_bias;
-  return check_window(root, config);
+  return take_windows(root, config);
 }

@@ -261,16 +261,61 @@ static bool differ(const rope *a, const rope *b) {
          !same_list(a->short_factor, b->short_factor) || !same_list(a->long_factor, b->long_factor);
 }
 
+/* Gemma 3 has two rotations: in rope_parameters an object for either kind of layers, else rope_theta and rope_scaling
+ * for the layers without a window, and rope_local_base_freq for the others. *root becomes where `key` is found. */
+static mk_status take_local(const json_t **root, const char **key, mk_config *config) {
+  char shown[MK_JSON_SHOWN];
+  bool given;
+  rope local;
+  double beside = 0;
+  const json_t *both = mk_json_get(*root, "rope_parameters");
+  MK_TRY(mk_config_positive(*root, "", "rope_local_base_freq", 1e15, &beside));
+  config->rope_local_theta = beside != 0 ? beside : 10000;
+  if (both == NULL || (json_is_object(both) && json_object_size(both) == 0)) {
+    return MK_OK;
+  }
+  if (mk_json_get(both, "full_attention") == NULL && mk_json_get(both, "sliding_attention") == NULL) {
+    return mk_error(MK_ERR_FILE, "rope_parameters: is %s, must have \"full_attention\" and \"sliding_attention\"",
+                    mk_json_show(both, shown));
+  }
+  MK_TRY(parse_object(both, "sliding_attention", config->kind, &given, &local));
+  if (local.type != MK_ROPE_DEFAULT) {
+    return mk_error(MK_ERR_FILE,
+                    "rope_parameters.sliding_attention.rope_type: \"%s\" is not supported; only \"default\" is",
+                    type_names[local.type]);
+  }
+  if (beside != 0 && local.theta != 0 && beside != local.theta) {
+    return mk_error(MK_ERR_FILE,
+                    "rope_local_base_freq: is %g, but rope_parameters.sliding_attention.rope_theta is %g; keep one",
+                    beside, local.theta);
+  }
+  config->rope_local_theta = local.theta != 0 ? local.theta : config->rope_local_theta;
+  *root = both;
+  *key = "full_attention";
+  return MK_OK;
+}
+
+static mk_status check_type(const mk_config *config, mk_rope_type type) {
+  return config->rope_local_theta == 0 || type == MK_ROPE_DEFAULT || type == MK_ROPE_LINEAR
+             ? MK_OK
+             : mk_error(MK_ERR_FILE, "rope_type: \"%s\" is not supported in a %s; only \"default\" and \"linear\" are",
+                        type_names[type], mk_model_title(config->kind));
+}
+
 mk_status mk_config_rope(const json_t *root, mk_config *config) {
   rope scaling, parameters;
   bool has_scaling, has_parameters;
+  const json_t *holder = root;
+  const char *key = "rope_parameters";
+  MK_TRY(config->kind == MK_MODEL_GEMMA3 ? take_local(&holder, &key, config) : MK_OK);
   MK_TRY(parse_object(root, "rope_scaling", config->kind, &has_scaling, &scaling));
-  MK_TRY(parse_object(root, "rope_parameters", config->kind, &has_parameters, &parameters));
+  MK_TRY(parse_object(holder, key, config->kind, &has_parameters, &parameters));
   if (has_scaling && has_parameters && differ(&scaling, &parameters)) {
     return mk_error(MK_ERR_FILE, "rope_scaling: differs from rope_parameters; keep one of them");
   }
   MK_TRY(take_theta(root, &scaling, &parameters, mk_kind_lookup(config->kind)->theta, &config->rope_theta));
   rope *chosen = has_parameters ? &parameters : &scaling;
+  MK_TRY(check_type(config, chosen->type));
   MK_TRY(settle_share(root, chosen, config));
   MK_TRY(settle_original(root, config, chosen));
   MK_TRY(settle_stretch(chosen, config));
@@ -284,4 +329,5 @@ mk_status mk_config_rope(const json_t *root, mk_config *config) {
 
 void mk_config_set_context(mk_config *config, uint32_t tokens) {
   config->rope_is_long = config->rope_type == MK_ROPE_LONGROPE && tokens > config->rope_original_max_position;
+  config->window = config->window < tokens ? config->window : 0;
 }

@@ -29,7 +29,11 @@ static bool has(const mk_config *config, mk_having when) {
     case MK_HAVE_NORM_BEFORE:
       return !config->norm_after;
     case MK_HAVE_NORM_AFTER:
-      return config->norm_after;
+      return config->norm_after || config->norm_around;
+    case MK_HAVE_NORM_ONE_SIDE:
+      return !config->norm_around;
+    case MK_HAVE_NORM_AROUND:
+      return config->norm_around;
     case MK_HAVE_APART:
       return !config->fused;
     case MK_HAVE_FUSED:
@@ -43,7 +47,7 @@ static bool has(const mk_config *config, mk_having when) {
     case MK_HAVE_O_BIAS:
       return config->o_bias;
     case MK_HAVE_O_PLAIN_BIAS:
-      return config->o_bias && !config->norm_after;
+      return config->o_bias && !has(config, MK_HAVE_NORM_AFTER);
     case MK_HAVE_MLP_BIAS:
       return config->mlp_bias;
     case MK_HAVE_NORM_HEAD:
@@ -282,6 +286,7 @@ static mk_weight start_weight(const mk_config *config, const mk_family_weight *r
     weight.extras = mk_family_qkv_extras(config);
     weight.cols +=
         rows * (((weight.extras & MK_VECTOR_BIASES) != 0 ? 1U : 0U) + ((weight.extras & MK_VECTOR_GAINS) != 0));
+    weight.extras |= mk_config_is_local(config, layer) ? MK_VECTOR_LOCAL : 0U;
   }
   return weight;
 }

@@ -26,10 +26,12 @@ typedef enum mk_size {
 /* Which configurations have a row of the table, or a tensor of it. */
 typedef enum mk_having {
   MK_HAVE_ALWAYS,
-  MK_HAVE_UNTIED,      /* not a model with tied embeddings */
-  MK_HAVE_NORM_BEFORE, /* norms of what attention and MLP take */
-  MK_HAVE_NORM_AFTER,  /* norms of what they add */
-  MK_HAVE_APART,       /* q, k, v, gate and up in tensors of their own */
+  MK_HAVE_UNTIED,        /* not a model with tied embeddings */
+  MK_HAVE_NORM_BEFORE,   /* norms of what attention and MLP take */
+  MK_HAVE_NORM_AFTER,    /* norms of what they add */
+  MK_HAVE_NORM_ONE_SIDE, /* norms of one of the two */
+  MK_HAVE_NORM_AROUND,   /* norms of both */
+  MK_HAVE_APART,         /* q, k, v, gate and up in tensors of their own */
   MK_HAVE_FUSED,
   MK_HAVE_PLAIN_QKV,  /* nothing beside the frequencies in QKV's vector, which all layers share then */
   MK_HAVE_QKV_VECTOR, /* something */
@@ -47,7 +49,7 @@ typedef struct mk_family_tensor {
   /* In a hash checkpoint. Matrices: the standard deviation of the output for an input of unit variance. Vectors: their
    * own, unless they are around one. */
   double gain;
-  double mean; /* 1: around one, from 0.5 to 1.5, for gains of norms; else 0 */
+  double mean; /* 1, -1: around that, half to either side, for gains of norms; else 0 */
   mk_having when;
 } mk_family_tensor;
 

@@ -50,17 +50,17 @@ typedef struct mk_weight {
   uint32_t cols;   /* as in the checkpoint; of a vector all of its elements */
   uint32_t rotary; /* ROPE and QKV_VECTOR: the first dims of a head, which are rotated; the others pair up by
                       themselves; 0: all */
-  uint32_t
-      extras;   /* QKV_VECTOR: MK_VECTOR_BIASES and MK_VECTOR_GAINS. Sources: biases of q, k and v, gains of q and k */
-  mk_form form; /* zero for vectors */
+  uint32_t extras; /* QKV_VECTOR: MK_VECTOR_BIASES and so on. Sources: biases of q, k and v, gains of q and k */
+  mk_form form;    /* zero for vectors */
   uint32_t source_count;
   mk_weight_source sources[MK_MAX_SOURCES];
 } mk_weight;
 
-/* What a QKV_VECTOR has for each row. */
+/* What a QKV_VECTOR has for each row, and which frequencies it has. */
 enum {
   MK_VECTOR_BIASES = 1, /* added to W norm(x) */
   MK_VECTOR_GAINS = 2,  /* then a factor, which comes after that */
+  MK_VECTOR_LOCAL = 4,  /* those of rope_local_theta */
 };
 
 /* Where row `row` of a packed weight comes from; false for a row of padding. */
@@ -70,28 +70,31 @@ bool mk_weight_row(const mk_weight *weight, uint32_t head_dim, uint32_t row, uin
 typedef enum mk_node_kind {
   MK_NODE_QKV,        /* output = rope(W norm(input)) for q and k, W norm(input) for v */
   MK_NODE_NORM_HEADS, /* output = input, but q and k normed, each over all of its heads */
-  MK_NODE_ATTENTION,  /* output = attention(input = q, k, v; KV cache of this layer) */
-  MK_NODE_OFFSET,     /* residual of output = factor residual + vector, which stays where the residual is */
-  MK_NODE_ADD,        /* output = residual + W input; with a gain: residual + norm(W input) */
-  MK_NODE_GLU,        /* output = silu(G norm(input)) * (U norm(input)) */
-  MK_NODE_HEAD,       /* logits = factor W norm(input), and the choice of the next token */
+  MK_NODE_ATTENTION, /* output = attention(input = q, k, v; KV cache of this layer), over a window where there is one */
+  MK_NODE_OFFSET,    /* residual of output = factor residual + vector, which stays where the residual is */
+  MK_NODE_ADD,       /* output = residual + W input; with a gain: residual + norm(W input) */
+  MK_NODE_GLU,       /* output = silu(G norm(input)) * (U norm(input)), or gelu */
+  MK_NODE_HEAD,      /* logits = factor W norm(input), and the choice of the next token */
 } mk_node_kind;
 
 enum { MK_NONE = -1 };
 
 typedef struct mk_node {
   mk_node_kind kind;
-  uint32_t layer; /* of HEAD: the number of layers */
-  int input;      /* value; MK_NONE: the embedding row of the step's token */
-  int residual;   /* value (ADD and OFFSET only); MK_NONE: the embedding row */
-  int gain;       /* weight of the norm, or MK_NONE: no norm */
-  int weight;     /* MK_NONE for ATTENTION, NORM_HEADS and OFFSET */
-  int vector;     /* weight: QKV's frequencies and what follows them, OFFSET's bias, or MK_NONE */
-  int output;     /* value, MK_NONE for HEAD */
-  float eps;      /* of the norm; ATTENTION: of those of q and k, 0: none */
-  float factor;   /* 0: none. ATTENTION: on q k */
-  bool unrotated; /* QKV: q and k are not rotated */
-  bool biased;    /* GLU: its gain goes on with biases */
+  uint32_t layer;  /* of HEAD: the number of layers */
+  int input;       /* value; MK_NONE: the embedding row of the step's token */
+  int residual;    /* value (ADD and OFFSET only); MK_NONE: the embedding row */
+  int gain;        /* weight of the norm, or MK_NONE: no norm */
+  int weight;      /* MK_NONE for ATTENTION, NORM_HEADS and OFFSET */
+  int vector;      /* weight: QKV's frequencies and what follows them, OFFSET's bias, or MK_NONE */
+  int output;      /* value, MK_NONE for HEAD */
+  float eps;       /* of the norm; ATTENTION: of those of q and k, 0: none */
+  float factor;    /* 0: none. ATTENTION: on q k */
+  bool unrotated;  /* QKV: q and k are not rotated */
+  uint32_t window; /* ATTENTION: how many tokens, up to its own, each sees; 0: all */
+  bool biased;     /* GLU: its gain goes on with biases */
+  bool gelu;       /* GLU: of the gate, in place of SiLU */
+  float plus;      /* is added to each gain */
 } mk_node;
 
 typedef struct mk_value {

@@ -96,8 +96,9 @@ static const mk_family_weight weights[WEIGHTS] = {
                   true,
                   MK_HAVE_NORM_BEFORE,
                   MK_PACK_GLU_VECTOR,
-                  3,
-                  {VECTOR("post_attention_layernorm.weight", HIDDEN, 1, 0, ALWAYS),
+                  4,
+                  {VECTOR("post_attention_layernorm.weight", HIDDEN, 1, 0, NORM_ONE_SIDE),
+                   VECTOR("pre_feedforward_layernorm.weight", HIDDEN, 1, 0, NORM_AROUND),
                    VECTOR("mlp.gate_proj.bias", INTERMEDIATE, 0, 0.5, MLP_BIAS),
                    VECTOR("mlp.up_proj.bias", INTERMEDIATE, 0, 0.5, MLP_BIAS)}},
     [GATE_UP] = {"gate_up",
@@ -123,8 +124,13 @@ static const mk_family_weight weights[WEIGHTS] = {
                   MK_PACK_VECTOR,
                   1,
                   {VECTOR("post_feedforward_layernorm.weight", HIDDEN, 0, 0.2, ALWAYS)}},
-    [FINAL_NORM] =
-        {"final_norm", false, MK_HAVE_ALWAYS, MK_PACK_VECTOR, 1, {VECTOR("model.norm.weight", HIDDEN, 0, 1.0, ALWAYS)}},
+    [FINAL_NORM] = {"final_norm",
+                    false,
+                    MK_HAVE_ALWAYS,
+                    MK_PACK_VECTOR,
+                    2,
+                    {VECTOR("model.norm.weight", HIDDEN, 0, 1.0, NORM_ONE_SIDE),
+                     VECTOR("model.norm.weight", HIDDEN, -1, 0, NORM_AROUND)}}, /* to which 1 is added */
     [LM_HEAD] = {"lm_head", false, MK_HAVE_UNTIED, MK_PACK_ROWS, 1, {MATRIX("lm_head.weight", VOCAB, HIDDEN, 3.0)}},
 };
 
@@ -159,7 +165,8 @@ static float stream_eps(const mk_config *c, int x) {
 }
 
 static float attention_factor(const mk_config *c, uint32_t layer) {
-  const bool stretched = c->rotary == 0 && mk_config_rotates(c, layer); /* else the rows' gains have the factor */
+  /* Else it is in the rows' gains, or nowhere. */
+  const bool stretched = c->rotary == 0 && mk_config_rotates(c, layer) && !mk_config_is_local(c, layer);
   if (c->attention_multiplier == 0 && (c->rope_attention == 0 || !stretched)) {
     return 1.0f / sqrtf((float)c->head_dim);
   }
@@ -179,6 +186,8 @@ static mk_node start_node(mk_node_kind kind, uint32_t layer, int input, int outp
                    .output = output};
 }
 
+static float plus_of(const mk_config *c, int gain) { return gain != MK_NONE && c->norm_plus_one ? 1 : 0; }
+
 /* What attention computes of x: *out. */
 static mk_status add_attention(mk_graph *graph, uint32_t layer, int x, const int w[WEIGHTS], int *out) {
   const mk_config *c = &graph->config;
@@ -190,6 +199,7 @@ static mk_status add_attention(mk_graph *graph, uint32_t layer, int x, const int
   node.weight = w[c->fused ? QKV_FUSED : QKV];
   node.vector = w[mk_family_qkv_extras(c) != 0 ? QKV_VECTOR : FREQUENCIES];
   node.eps = stream_eps(c, x);
+  node.plus = plus_of(c, node.gain);
   node.unrotated = !mk_config_rotates(c, layer);
   MK_TRY(mk_graph_add_node(graph, &node));
   if (c->qk_norm == MK_QK_NORM_ALL) {
@@ -204,6 +214,7 @@ static mk_status add_attention(mk_graph *graph, uint32_t layer, int x, const int
   node = start_node(MK_NODE_ATTENTION, layer, qkv, *out);
   node.eps = c->qk_norm == MK_QK_NORM_HEAD ? c->rms_eps : 0;
   node.factor = attention_factor(c, layer);
+  node.window = mk_config_window(c, layer);
   return mk_graph_add_node(graph, &node);
 }
 
@@ -241,6 +252,7 @@ static mk_status add_layer(mk_graph *graph, uint32_t layer, int frequencies, int
   node.weight = w[O];
   node.gain = w[ATTENTION_NORM];
   node.eps = c->rms_eps;
+  node.plus = plus_of(c, node.gain);
   node.biased = node.gain != MK_NONE && c->o_bias;
   MK_TRY(add_to_stream(graph, &node, w[O_BIAS], x));
 
@@ -248,6 +260,8 @@ static mk_status add_layer(mk_graph *graph, uint32_t layer, int frequencies, int
   node.gain = w[MID_NORM];
   node.weight = w[c->fused ? GATE_UP_FUSED : GATE_UP];
   node.eps = stream_eps(c, mid);
+  node.plus = plus_of(c, node.gain);
+  node.gelu = c->gelu;
   node.biased = c->mlp_bias;
   MK_TRY(mk_graph_add_node(graph, &node));
 
@@ -255,6 +269,7 @@ static mk_status add_layer(mk_graph *graph, uint32_t layer, int frequencies, int
   node.weight = w[DOWN];
   node.gain = w[MLP_NORM];
   node.eps = c->rms_eps;
+  node.plus = plus_of(c, node.gain);
   return add_to_stream(graph, &node, w[DOWN_BIAS], x);
 }
 
@@ -271,6 +286,7 @@ static mk_status build(mk_graph *graph) {
   node.gain = w[FINAL_NORM];
   node.weight = c->tied ? w[EMBEDDING] : w[LM_HEAD];
   node.eps = stream_eps(c, x);
+  node.plus = plus_of(c, node.gain);
   node.factor = c->logits_scaling != 0 ? (float)(1 / c->logits_scaling) : 0;
   return mk_graph_add_node(graph, &node);
 }
@@ -313,6 +329,13 @@ static double llama3_keeps(const mk_config *c, double frequency) {
   const double turns = c->rope_original_max_position * frequency / two_pi; /* within the original context */
   const double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
   return turns < low ? 0.0 : turns > high ? 1.0 : (turns - low) / (high - low);
+}
+
+void mk_llama_local_frequencies(const mk_config *config, float *out) {
+  const uint32_t rotary = mk_config_rotary(config);
+  for (uint32_t i = 0; i < config->head_dim / 2; i++) {
+    out[i] = i < rotary / 2 ? (float)pow(config->rope_local_theta, -2.0 * i / rotary) : 0;
+  }
 }
 
 void mk_llama_frequencies(const mk_config *config, float *out) {

@@ -1,6 +1,6 @@
-/* Dense decoders in the manner of Llama: Llama itself, Qwen2, Qwen3, Mistral, Granite, SmolLM3, Phi-3 and OLMo 2. Their
- * table of tensors, the graph of a decode step, and their rotary frequencies. Pure functions of the configuration; any
- * thread may call. Failure: MK_ERR_RUNTIME (memory). */
+/* Dense decoders in the manner of Llama: Llama itself, Qwen2, Qwen3, Mistral, Granite, SmolLM3, Phi-3, OLMo 2 and
+ * Gemma 3. Their table of tensors, the graph of a decode step, and their rotary frequencies. Pure functions of the
+ * configuration; any thread may call. Failure: MK_ERR_RUNTIME (memory). */
 #ifndef MK_LLAMA_H
 #define MK_LLAMA_H
 
@@ -17,5 +17,7 @@ mk_status mk_llama_graph(const mk_config *config, mk_graph **out);
  * "llama3" and "yarn". The "dynamic" type differs only for sequences longer than max_position, of which there are
  * none. */
 void mk_llama_frequencies(const mk_config *config, float *out);
+/* Those of the layers that rotate by rope_local_theta: theta^(-2 i / rotary). */
+void mk_llama_local_frequencies(const mk_config *config, float *out);
 
 #endif

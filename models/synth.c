@@ -21,10 +21,17 @@ typedef struct shape {
   .eos_count = 1, .eos = {(end)}
 #define QWEN2 .kind = MK_MODEL_QWEN2, .qkv_bias = true
 #define QWEN3 .kind = MK_MODEL_QWEN3, .qk_norm = MK_QK_NORM_HEAD, QWEN(128, 40960, 151645)
+/* Five layers of six see a window; embeddings are multiplied by bf16(sqrt(hidden)). */
+#define GEMMA3(sees, by, ...)                                                                                      \
+  .kind = MK_MODEL_GEMMA3, .head_dim = 256, .tied = true, .rms_eps = 1e-6f, .rope_theta = 1e6,                     \
+  .rope_local_theta = 10000, .qk_norm = MK_QK_NORM_HEAD, .norm_around = true, .norm_plus_one = true, .gelu = true, \
+  .attention_multiplier = 0.0625, .embedding_multiplier = (by), .window = (sees), .windowed = {__VA_ARGS__},       \
+  .has_bos = true, .bos = 262142, .eos_count = 1, .eos = {262143} /* low ids are bytes in a synthetic tokenizer */
 #define LLAMA31(by) .vocab = 128256, .max_position = 131072, .bos = 128000, .eos = {128001}, LLAMA3(8192, by)
 
 /* Sizes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B, of Qwen/Qwen2.5-0.5B,
- * -1.5B and -7B, Qwen3-0.6B to -32B, mistralai/Mistral-7B-v0.3 and HuggingFaceTB/SmolLM3-3B. */
+ * -1.5B and -7B, Qwen3-0.6B to -32B, mistralai/Mistral-7B-v0.3, HuggingFaceTB/SmolLM3-3B, google/gemma-3-270m and
+ * -1b-pt, and the text model of google/gemma-3-4b-pt. */
 static const shape kShapes[] = {
     {"llama-3.2-1b",
      {.hidden = 2048,
@@ -122,6 +129,35 @@ static const shape kShapes[] = {
       .bos = 128000,
       .eos_count = 1,
       .eos = {128012}}},
+    {"gemma-3-270m",
+     {.hidden = 640,
+      .intermediate = 2048,
+      .layers = 18,
+      .heads = 4,
+      .kv_heads = 1,
+      .vocab = 262144,
+      .max_position = 32768,
+      GEMMA3(512, 25.25, 0xdf, 0xf7, 0x01)}},
+    {"gemma-3-1b",
+     {.hidden = 1152,
+      .intermediate = 6912,
+      .layers = 26,
+      .heads = 4,
+      .kv_heads = 1,
+      .vocab = 262144,
+      .max_position = 32768,
+      GEMMA3(512, 34, 0xdf, 0xf7, 0x7d, 0x03)}},
+    {"gemma-3-4b",
+     {.hidden = 2560,
+      .intermediate = 10240,
+      .layers = 34,
+      .heads = 8,
+      .kv_heads = 4,
+      .vocab = 262208,
+      .max_position = 131072,
+      .rope_type = MK_ROPE_LINEAR,
+      .rope_factor = 8,
+      GEMMA3(1024, 50.5, 0xdf, 0xf7, 0x7d, 0xdf, 0x03)}},
     {"tiny",
      {.hidden = 256,
       .intermediate = 688,

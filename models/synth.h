@@ -10,7 +10,8 @@
  * with, per tensor,
  *   matrices [out, in]      offset 0, scale = (float)(gain * sqrt(3 / in) / 32768); variance gain^2 / in
  *   norm weights of layers  offset 1, scale = 2^-16: from 0.5 to 1.5
- *   model.norm.weight       offset 0, scale = (float)(sqrt(3) / 32768): mean 0, variance 1
+ *   model.norm.weight       offset 0, scale = (float)(sqrt(3) / 32768): mean 0, variance 1; of Gemma 3, which adds 1,
+ *                           offset -1, scale = 2^-16
  * One of the product and the sum is always exact, so a fused multiply-add gives the same bits. Gains are in the
  * family's table (models/llama.c): logits reach about 10, greedy decoding wanders, and rounding does not grow from
  * layer to layer. The final norm has mean zero because a tied head would else answer with the token it was given.

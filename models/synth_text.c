@@ -64,10 +64,36 @@ static mk_status add_token_ids(const mk_config *c, mk_text *out) {
   return MK_OK;
 }
 
+static mk_status add_layer_types(const mk_config *c, mk_text *out) {
+  MK_TRY(mk_text_add(out, "  \"layer_types\": ["));
+  for (uint32_t layer = 0; layer < c->layers; layer++) {
+    MK_TRY(mk_text_add(out, "%s\"%s_attention\"", layer == 0 ? "" : ", ",
+                       mk_config_is_local(c, layer) ? "sliding" : "full"));
+  }
+  return mk_text_add(out, "],\n");
+}
+
+static mk_status add_gemma3(const mk_config *c, mk_text *out) {
+  char number[NUMBER];
+  const double scalar = 1 / (c->attention_multiplier * c->attention_multiplier);
+  MK_TRY(add_layer_types(c, out));
+  MK_TRY(mk_text_add(out, "  \"query_pre_attn_scalar\": %s,\n", show_double(scalar, number)));
+  MK_TRY(mk_text_add(out, "  \"rope_local_base_freq\": %s,\n", show_double(c->rope_local_theta, number)));
+  return c->window == 0 ? mk_text_add(out, "  \"sliding_window\": null,\n")
+                        : mk_text_add(out, "  \"sliding_window\": %u,\n", c->window);
+}
+
 /* What sets the family apart. */
 static mk_status add_differences(const mk_config *c, mk_text *out) {
+  if (c->kind == MK_MODEL_GEMMA3) {
+    return add_gemma3(c, out);
+  }
+  if (c->kind == MK_MODEL_MISTRAL) {
+    return c->window == 0 ? mk_text_add(out, "  \"sliding_window\": null,\n")
+                          : mk_text_add(out, "  \"sliding_window\": %u,\n", c->window);
+  }
   if (c->kind != MK_MODEL_SMOLLM3) {
-    return c->kind == MK_MODEL_MISTRAL ? mk_text_add(out, "  \"sliding_window\": null,\n") : MK_OK;
+    return MK_OK;
   }
   MK_TRY(mk_text_add(out, "  \"no_rope_layers\": ["));
   for (uint32_t layer = 0; layer < c->layers; layer++) {
@@ -82,8 +108,8 @@ mk_status mk_synth_config_json(const mk_config *c, mk_text *out) {
                      mk_kind_lookup(c->kind)->class, c->o_bias ? "true" : "false"));
   MK_TRY(mk_text_add(out, "  \"attention_dropout\": 0.0,\n"));
   MK_TRY(add_token_ids(c, out));
-  MK_TRY(mk_text_add(out, "  \"head_dim\": %u,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": %u,\n", c->head_dim,
-                     c->hidden));
+  MK_TRY(mk_text_add(out, "  \"head_dim\": %u,\n  \"%s\",\n  \"hidden_size\": %u,\n", c->head_dim,
+                     c->gelu ? "hidden_activation\": \"gelu_pytorch_tanh" : "hidden_act\": \"silu", c->hidden));
   MK_TRY(mk_text_add(out, "  \"intermediate_size\": %u,\n  \"max_position_embeddings\": %u,\n", c->intermediate,
                      c->max_position));
   MK_TRY(mk_text_add(out, "  \"mlp_bias\": %s,\n  \"model_type\": \"%s\",\n", c->mlp_bias ? "true" : "false",

@@ -158,6 +158,7 @@ static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const mk_
   in.params[MK_PARAM_NORM_ADD_eps] = mk_float_param(node->eps);
   in.params[MK_PARAM_NORM_ADD_width] = lowering->graph->config.hidden;
   in.params[MK_PARAM_NORM_ADD_biased] = node->biased;
+  in.params[MK_PARAM_NORM_ADD_plus] = mk_float_param(node->plus);
   mk_add_wait(lowering, &in, (uint16_t)(plan->ready + lines));
   return mk_emit(lowering, sm, &in, signal_of_sum(lowering, out, lines));
 }

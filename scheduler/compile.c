@@ -68,17 +68,25 @@ static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
                              c->quant.codes != MK_CODES_NONE ? c->quant.scale + 1U : 0,
                              c->quant.codes != MK_CODES_NONE ? mk_quant_scale_cols(&c->quant) : 0,
                              c->quant.zeros,
-                             c->quant.head};
+                             c->quant.head,
+                             c->norm_around,
+                             c->norm_plus_one,
+                             c->gelu,
+                             double_bits(c->rope_local_theta)};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     hash = fields[i] != 0 ? fold(fold(hash, i), fields[i]) : hash;
   }
   for (size_t i = 0; i < sizeof c->unrotated; i++) {
     hash = c->unrotated[i] != 0 ? fold(fold(hash, i), c->unrotated[i]) : hash;
   }
+  for (size_t i = 0; i < sizeof c->windowed && (c->window != 0 || c->rope_local_theta != 0); i++) {
+    hash = c->windowed[i] != 0 ? fold(fold(fold(hash, i), c->windowed[i]), c->window) : hash;
+  }
   for (size_t i = 0; i < c->layers && c->quant.codes != MK_CODES_NONE; i++) {
     hash = fold(fold(hash, i), (uint64_t)c->quant.ordered[i] << 16 | c->quant.modules[i]);
   }
-  for (size_t i = 0; i < MK_MAX_PAIRS && c->rope_type == MK_ROPE_LONGROPE; i++) {
+  const size_t pairs = c->head_dim == 256 ? 128 : 64;
+  for (size_t i = 0; i < pairs && c->rope_type == MK_ROPE_LONGROPE; i++) {
     hash = fold(hash, (uint64_t)mk_float_param(c->rope_short[i]) << 32 | mk_float_param(c->rope_long[i]));
   }
   return hash;
@@ -198,6 +206,10 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   }
   if (options->kv != MK_DTYPE_BF16 && options->kv != MK_DTYPE_E4M3) {
     return mk_error(MK_ERR_USAGE, "a KV cache of %s: it is of bf16 or e4m3", mk_dtype_name(options->kv));
+  }
+  if (options->kv != MK_DTYPE_BF16 && !mk_config_has_kv_fp8(&graph->config)) {
+    return mk_error(MK_ERR_USAGE, "a KV cache of %s with heads of 256: those of 64 and 128 alone have it; use bf16",
+                    mk_dtype_name(options->kv));
   }
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);

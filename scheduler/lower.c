@@ -239,6 +239,7 @@ mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
   in.params[MK_PARAM_QKV_rope_tiles] = node->unrotated ? 0 : (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
   in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
   in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
+  in.params[MK_PARAM_QKV_plus] = mk_float_param(node->plus);
   mk_wait_for(lowering, &in, node->input, lines);
   return mk_emit(lowering, sm, &in, mk_signal_of(out, lines + out->of_rank * (sm / lowering->sms_of_rank)));
 }
@@ -433,6 +434,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;
       in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
+      in.params[MK_PARAM_ATTENTION_window] = node->window;
       for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
         mk_wait_for(lowering, &in, node->input, lines + lowering->values[node->input].of_rank * rank);
       }
@@ -456,6 +458,8 @@ mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
   in.params[MK_PARAM_GLU_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
   in.params[MK_PARAM_GLU_width] = node->gain == MK_NONE ? 0 : c->hidden;
   in.params[MK_PARAM_GLU_biased] = node->biased;
+  in.params[MK_PARAM_GLU_plus] = mk_float_param(node->plus);
+  in.params[MK_PARAM_GLU_gelu] = node->gelu;
   mk_wait_for(lowering, &in, node->input, lines);
   return mk_emit(lowering, sm, &in, mk_signal_of(out, lines));
 }
@@ -484,6 +488,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
     in.params[MK_PARAM_HEAD_factor] = mk_float_param(node->factor);
+    in.params[MK_PARAM_HEAD_plus] = mk_float_param(node->plus);
     mk_wait_for(lowering, &in, node->input, lines); /* in the wide form for all of them */
     MK_TRY(mk_emit(lowering, sm, &in, ready));
   }

@@ -72,6 +72,9 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
 
 /* Whether a node is one that a plain Llama has, in which every product of the residual norms it by gains of its own. */
 static bool is_plain(const mk_graph *graph, const mk_node *node) {
+  if (node->plus != 0 || node->gelu) {
+    return false;
+  }
   switch (node->kind) {
     case MK_NODE_QKV:
       return norm_of(graph, node->input) == node && graph->weights[node->vector].extras == 0 &&
@@ -190,6 +193,7 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
   in.operands[MK_SLOT_ATTEND_table] = mk_whole(lowering, lowering->table);
   in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
+  in.params[MK_PARAM_ATTEND_window] = node->window;
   mk_add_wait(lowering, &in, appended); /* which comes after q, too */
   return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0)), &in,
                  mk_signal_of(out, lines));
@@ -208,6 +212,7 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
   in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * tiles, tiles);
   in.operands[MK_SLOT_ATTEND_work] = mk_whole(lowering, lowering->work);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
+  in.params[MK_PARAM_ATTEND_window] = node->window;
   in.params[MK_PARAM_ATTEND_share] = share.first;
   in.params[MK_PARAM_ATTEND_shares] = share.count;
   mk_add_wait(lowering, &in, appended);

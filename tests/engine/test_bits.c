@@ -9,6 +9,7 @@
 #include "engine/weights.h"
 #include "models/checkpoint.h"
 #include "models/llama.h"
+#include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/effort.h"
 #include "tests/support/model.h"
@@ -305,5 +306,54 @@ Test(bits, not_a_number_fails_one_sequence_alone) {
   after_not_a_number((mk_engine_options){.sms = 7, .max_seq = 64});
   after_not_a_number((mk_engine_options){.sms = 4, .max_seq = 64, .interleave_seed = 3, .check_races = true});
   after_not_a_number((mk_engine_options){.sms = 4, .max_seq = 64, .interleave_seed = 4, .adversarial = true});
+  test_model_remove(directory);
+}
+
+/* A model of Gemma 3, whose programs are never wide: two layers with a window, and one without. */
+static void use_gemma(void) {
+  cr_assert_eq(mk_synth_shape("gemma-3-270m", &config), MK_OK);
+  config.hidden = 104;
+  config.embedding_multiplier = 10.1875;
+  config.intermediate = 200;
+  config.layers = 3;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.vocab = 320;
+  config.eos[0] = 319;
+  config.bos = 318;
+  config.max_position = 1024;
+  config.window = 97;
+  config.windowed[0] = 5;
+  config.windowed[1] = config.windowed[2] = 0;
+  test_model_write(&config, directory);
+}
+
+/* Prompts go in chunks of as many tokens as there are rows. */
+Test(bits, same_with_any_number_of_rows_in_windows) {
+  static const uint32_t rows[] = {2, 4, 8, 16};
+  output want, got;
+  use_gemma();
+  run((mk_engine_options){.sms = 7, .max_seq = LONGEST}, 330, 1, 12, &want);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    run((mk_engine_options){.sms = 5, .max_seq = LONGEST, .rows = rows[i]}, 330, 1, 12, &got);
+    expect_same("rows", &got, &want);
+    mk_free(got.logits);
+  }
+  mk_free(want.logits);
+  test_model_remove(directory);
+}
+
+Test(bits, same_in_every_interleaving_of_windows) {
+  output want;
+  use_gemma();
+  run((mk_engine_options){.sms = 6, .max_seq = LONGEST}, 270, 1, 3, &want);
+  expect_same_bits((mk_engine_options){.sms = 6, .max_seq = LONGEST, .interleave_seed = 5, .check_races = true}, 270, 3,
+                   &want);
+  expect_same_bits(
+      (mk_engine_options){
+          .sms = 4, .max_seq = LONGEST, .interleave_seed = 6, .adversarial = true, .check_races = true, .rows = 8},
+      270, 3, &want);
+  expect_same_bits((mk_engine_options){.sms = 2, .ranks = 2, .max_seq = LONGEST}, 270, 3, &want);
+  mk_free(want.logits);
   test_model_remove(directory);
 }

@@ -53,3 +53,11 @@ Test(mixture, same_bits_128_dims_deep_k) {
   mk_config config = config_of(128, 3, 1, 80, 2100, 33);
   expect_same_bits(&config, test_repeats(true, false) ? &mixture_short : &mixture_quick);
 }
+
+/* Windows that begin in the middle of a part, in the second layer alone. */
+Test(mixture, same_bits_with_a_window) {
+  mk_config config = config_of(64, 4, 2, 80, 208, 67);
+  config.window = 333;
+  config.windowed[0] = 2;
+  expect_same_bits(&config, test_repeats(true, false) ? &mixture_short : &mixture_quick);
+}

@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_require(config.heads > 0 && config.kv_heads > 0 && config.heads % config.kv_heads == 0, "%u heads, %u KV heads",
                config.heads, config.kv_heads);
   fuzz_require(config.layers > 0 && config.layers <= MK_MAX_LAYERS, "%u layers", config.layers);
-  fuzz_require(config.head_dim == 64 || config.head_dim == 128, "heads of %u", config.head_dim);
+  fuzz_require(config.head_dim == 64 || config.head_dim == 128 || config.head_dim == 256, "heads of %u",
+               config.head_dim);
   fuzz_require(isfinite(config.rope_theta) && config.rope_theta > 0, "rope_theta %g", config.rope_theta);
   fuzz_require(isfinite(config.rms_eps), "rms_norm_eps %g", (double)config.rms_eps);
   fuzz_require(config.rope_type == MK_ROPE_DEFAULT || (config.rope_factor >= 1 && config.rope_factor <= 1e9),
@@ -34,10 +35,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_require(ignored->id < 0 || ignored->id >= (int64_t)config.vocab, "%s %lld ignored", ignored->key,
                  (long long)ignored->id);
   }
-  float frequencies[64]; /* half a head */
+  float frequencies[MK_MAX_PAIRS]; /* half a head */
   mk_llama_frequencies(&config, frequencies);
   for (uint32_t i = 0; i < config.head_dim / 2; i++) {
     fuzz_require(isfinite(frequencies[i]), "frequency %u is %g", i, (double)frequencies[i]);
+  }
+  for (uint32_t layer = 0; layer < config.layers; layer++) {
+    fuzz_require(mk_config_window(&config, layer) < config.max_position, "a window of all positions");
   }
   return 0;
 }

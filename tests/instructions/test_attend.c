@@ -23,7 +23,7 @@ enum { HEADS = GROUP * KV_HEADS };
 typedef struct attend {
   test_rig rig;
   uint16_t qkv, split_kv, kv, table, parts, combined, out;
-  uint32_t head_dim, tiles;
+  uint32_t head_dim, tiles, window;
   bool fp8;
 } attend;
 
@@ -104,6 +104,7 @@ static void attend_by_splits(attend *t, uint32_t head) {
     rig->instruction->params[MK_PARAM_ATTENTION_scale] = mk_float_param(0.125f);
     rig->instruction->params[MK_PARAM_ATTENTION_splits] = SPLITS;
     rig->instruction->params[MK_PARAM_ATTENTION_group] = GROUP;
+    rig->instruction->params[MK_PARAM_ATTENTION_window] = t->window;
     test_rig_expect_done(rig);
   }
   begin(t, MK_OP_COMBINE);
@@ -132,16 +133,17 @@ static void attend_to_all(attend *t, uint32_t query) {
   test_rig_whole(rig, MK_SLOT_ATTEND_table, t->table);
   test_rig_operand(rig, MK_SLOT_ATTEND_out, t->out, 0, 1, query * t->tiles, t->tiles);
   rig->instruction->params[MK_PARAM_ATTEND_scale] = mk_float_param(0.125f);
+  rig->instruction->params[MK_PARAM_ATTEND_window] = t->window;
   test_rig_expect_waits(rig, 1);
   test_rig_expect_done(rig);
 }
 
-/* Tokens that the row does not see are no numbers. */
-static void spoil(attend *t, uint32_t head, uint32_t position) {
+/* Tokens [first, end) are no numbers. */
+static void spoil(attend *t, uint32_t head, uint32_t first, uint32_t end) {
   const uint32_t *table = (const uint32_t *)(const void *)t->rig.memory[t->table];
   uint16_t *cache = (uint16_t *)(void *)t->rig.memory[t->kv];
   const mk_buffer *b = &t->rig.program->buffers[t->kv];
-  for (uint32_t token = position + 1; token < CONTEXT && token < position + 2 * BLOCK; token++) {
+  for (uint32_t token = first; token < CONTEXT && token < end; token++) {
     for (uint32_t which = 0; which < 2; which++) {
       for (uint32_t d = 0; d < t->head_dim; d++) {
         const size_t pair = (size_t)table[token / BLOCK] * KV_HEADS + head;
@@ -156,11 +158,12 @@ static void spoil(attend *t, uint32_t head, uint32_t position) {
   }
 }
 
-static void expect_bits(uint32_t head_dim, bool fp8) {
+static void expect_bits(uint32_t head_dim, bool fp8, uint32_t window) {
   static const uint32_t positions[] = {0,    15,   16,   31,   32,   255,  256,        700,
                                        1023, 2900, 4095, 4096, 5000, 8700, CONTEXT - 1};
   attend t;
   set_up(&t, head_dim, fp8);
+  t.window = window;
   const mk_program *p = t.rig.program;
   for (uint32_t i = 0; i < sizeof positions / sizeof positions[0]; i += test_effort(2, 1)) {
     const uint32_t head = i % KV_HEADS;
@@ -170,7 +173,10 @@ static void expect_bits(uint32_t head_dim, bool fp8) {
     attend_by_splits(&t, head);
     cr_assert_eq(memcmp(t.rig.memory[t.kv], t.rig.memory[t.split_kv], p->buffers[t.kv].bytes), 0,
                  "position %u: another cache", positions[i]);
-    spoil(&t, head, positions[i]);
+    spoil(&t, head, positions[i] + 1, positions[i] + 2 * BLOCK); /* which the row does not see */
+    if (window != 0 && window <= positions[i]) {
+      spoil(&t, head, 0, positions[i] + 1 - window);
+    }
     for (uint32_t query = head * GROUP; query < (head + 1) * GROUP; query++) {
       attend_to_all(&t, query);
       for (uint32_t d = query * head_dim; d < (query + 1) * head_dim; d++) {
@@ -183,10 +189,13 @@ static void expect_bits(uint32_t head_dim, bool fp8) {
   test_rig_stop(&t.rig);
 }
 
-Test(attend, has_the_bits_of_splits_64) { expect_bits(64, false); }
-Test(attend, has_the_bits_of_splits_128) { expect_bits(128, false); }
-Test(attend, has_the_bits_of_splits_64_in_fp8) { expect_bits(64, true); }
-Test(attend, has_the_bits_of_splits_128_in_fp8) { expect_bits(128, true); }
+Test(attend, has_the_bits_of_splits_64) { expect_bits(64, false, 0); }
+Test(attend, has_the_bits_of_splits_128) { expect_bits(128, false, 0); }
+Test(attend, has_the_bits_of_splits_64_in_fp8) { expect_bits(64, true, 0); }
+Test(attend, has_the_bits_of_splits_128_in_fp8) { expect_bits(128, true, 0); }
+Test(attend, has_the_bits_of_splits_in_a_window) { expect_bits(64, false, 1000); }
+Test(attend, has_the_bits_of_splits_in_a_small_window) { expect_bits(128, false, 17); }
+Test(attend, has_the_bits_of_splits_in_a_window_in_fp8) { expect_bits(64, true, 4099); }
 
 /* A table that names no block is a fault, and nothing is touched. */
 Test(attend, blocks_that_do_not_exist) {

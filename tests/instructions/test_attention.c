@@ -12,7 +12,7 @@ enum { BLOCK = 64, SPAN = 256, CONTEXT = 832, BLOCKS = CONTEXT / BLOCK, KV_HEADS
 typedef struct attention {
   test_rig rig;
   uint16_t qkv, kv, table, parts;
-  uint32_t head_dim, group, splits, heads, span;
+  uint32_t head_dim, group, splits, heads, span, window;
   bool fp8;
   uint32_t blocks[BLOCKS];
 } attention;
@@ -37,6 +37,7 @@ static void fill_fp8(attention *t) {
 static void set_up_form(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits, uint32_t span, bool fp8) {
   test_rig *rig = &t->rig;
   t->fp8 = fp8;
+  t->window = 0;
   test_rig_start(rig, MK_OP_ATTENTION, head_dim * 100 + group * 10 + splits);
   t->head_dim = head_dim, t->group = group, t->splits = splits, t->heads = group * KV_HEADS, t->span = span;
   t->qkv = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, 1, (t->heads + 2 * KV_HEADS) * head_dim, 16);
@@ -140,11 +141,12 @@ static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) 
   rig->instruction->params[MK_PARAM_ATTENTION_scale] = mk_float_param(1 / sqrtf((float)t->head_dim));
   rig->instruction->params[MK_PARAM_ATTENTION_splits] = t->splits;
   rig->instruction->params[MK_PARAM_ATTENTION_group] = t->group;
+  rig->instruction->params[MK_PARAM_ATTENTION_window] = t->window;
   rig->state.rows[0].position = position;
 }
 
 typedef struct part {
-  float sum[128], m, total;
+  float sum[MK_MAX_HEAD_DIM], m, total;
 } part;
 
 /* A sum of products in the order of one chain of mk_matvec's: sixteen running sums. */
@@ -161,10 +163,16 @@ static float chain(const float *a, const float *b, uint32_t count) {
 
 static float rounded(float x) { return mk_bf16_to_float(mk_float_to_bf16(x)); }
 
-/* Tokens [first, end) of a part of 32, K and V as they lie in the cache. */
-static part block_part(const attention *t, uint32_t head, uint32_t query, uint32_t first, uint32_t end) {
+/* Whether a line at a position sees a token that is not after it. */
+static bool sees(const attention *t, uint32_t position, uint32_t token) {
+  return t->window == 0 || position - token < t->window;
+}
+
+/* Tokens [first, end) of a part of 32, K and V as they lie in the cache; end - 1 is seen by a line at `position`. */
+static part block_part(const attention *t, uint32_t head, uint32_t query, uint32_t first, uint32_t end,
+                       uint32_t position) {
   const double *from = t->rig.values[t->qkv] + (size_t)(head * t->group + query) * t->head_dim;
-  float q[128], row[128], p[32] = {0}, scale = 1 / sqrtf((float)t->head_dim) * 1.44269504f;
+  float q[MK_MAX_HEAD_DIM], row[MK_MAX_HEAD_DIM], p[32] = {0}, scale = 1 / sqrtf((float)t->head_dim) * 1.44269504f;
   part result = {.m = -INFINITY};
   for (uint32_t d = 0; d < t->head_dim; d++) {
     q[d] = rounded((float)from[d] * scale);
@@ -174,15 +182,15 @@ static part block_part(const attention *t, uint32_t head, uint32_t query, uint32
       row[d] = cached_value(t, head, 0, token, d);
     }
     p[token - first] = chain(q, row, t->head_dim);
-    result.m = fmaxf(result.m, ceilf(p[token - first]));
+    result.m = sees(t, position, token) ? fmaxf(result.m, ceilf(p[token - first])) : result.m;
   }
   for (uint32_t i = 0; i < end - first; i++) {
-    p[i] = rounded((float)exp2((double)(p[i] - result.m)));
+    p[i] = sees(t, position, first + i) ? rounded((float)exp2((double)(p[i] - result.m))) : 0;
     result.total += p[i];
   }
   for (uint32_t d = 0; d < t->head_dim; d++) {
     for (uint32_t token = first; token < end; token++) {
-      row[token - first] = cached_value(t, head, 1, token, d);
+      row[token - first] = sees(t, position, token) ? cached_value(t, head, 1, token, d) : 0;
     }
     result.sum[d] = chain(row, p, end - first);
   }
@@ -196,7 +204,7 @@ static void add(part *sum, const part *other) {
     return;
   }
   float m = fmaxf(sum->m, other->m);
-  for (uint32_t d = 0; d < 128; d++) {
+  for (uint32_t d = 0; d < MK_MAX_HEAD_DIM; d++) {
     sum->sum[d] = ldexpf(sum->sum[d], (int)(sum->m - m)) + ldexpf(other->sum[d], (int)(other->m - m));
   }
   sum->total = ldexpf(sum->total, (int)(sum->m - m)) + ldexpf(other->total, (int)(other->m - m));
@@ -206,15 +214,20 @@ static void add(part *sum, const part *other) {
 /* The part of one query head over the split's tokens: parts of 32 make pieces of 256; of all spans the first pieces are
  * added up, the second ones and so on, and these sums as a tree. */
 static part reference(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
-  part classes[4] = {{.total = 0}, {.total = 0}, {.total = 0}, {.total = 0}};
+  part classes[4] = {{.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}};
   for (uint32_t span = split; span * t->span <= position; span += t->splits) {
     for (uint32_t piece = span * t->span; piece < (span + 1) * t->span && piece <= position; piece += 256) {
       part sum = {.total = 0};
       for (uint32_t first = piece; first < piece + 256 && first <= position; first += 32) {
-        part one = block_part(t, head, query, first, first + 32 <= position ? first + 32 : position + 1);
-        add(&sum, &one);
+        const uint32_t end = first + 32 <= position ? first + 32 : position + 1;
+        if (sees(t, position, end - 1)) {
+          part one = block_part(t, head, query, first, end, position);
+          add(&sum, &one);
+        }
       }
-      add(&classes[(piece - span * t->span) / 256], &sum);
+      if (sum.total != 0) {
+        add(&classes[(piece - span * t->span) / 256], &sum);
+      }
     }
   }
   for (uint32_t i = 0; i < 4; i += 2) {
@@ -240,11 +253,15 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
       double rounded_q = (double)rounded((float)q[d] * (1 / sqrtf((float)t->head_dim) * 1.44269504f));
       scores[token] += rounded_q * (double)cached_value(t, head, 0, token, d) * log(2);
     }
-    max = token / t->span % t->splits == split && scores[token] > max ? scores[token] : max;
+    const bool counts = token / t->span % t->splits == split && sees(t, position, token);
+    max = counts && scores[token] > max ? scores[token] : max;
   }
   memset(want, 0, t->head_dim * sizeof *want);
   for (uint32_t token = 0; token <= position; token++) {
-    double p = token / t->span % t->splits == split ? exp(scores[token] - max) : 0;
+    double p = token / t->span % t->splits == split && sees(t, position, token) ? exp(scores[token] - max) : 0;
+    if (p == 0) {
+      continue; /* V may be no number there */
+    }
     total += p;
     for (uint32_t d = 0; d < t->head_dim; d++) {
       want[d] += p * (double)cached_value(t, head, 1, token, d);
@@ -259,7 +276,7 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
 static void expect_part(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
   uint32_t hd = t->head_dim, first = (head * t->group + query) * (hd + 2);
   part want = reference(t, head, query, split, position);
-  double close[129], got[129];
+  double close[MK_MAX_HEAD_DIM + 1], got[MK_MAX_HEAD_DIM + 1];
   for (uint32_t i = 0; i < hd + 2; i++) {
     float value = (float)test_rig_read(&t->rig, t->parts, split, first + i);
     float wanted = i < hd ? want.sum[i] : i == hd ? want.m : want.total;
@@ -268,6 +285,9 @@ static void expect_part(const attention *t, uint32_t head, uint32_t query, uint3
     if (i < hd) {
       got[i] = (double)(value / want.total);
     }
+  }
+  if (want.total == 0) { /* no token of the split is seen, as the bits have shown */
+    return;
   }
   exact(t, head, query, split, position, close);
   test_expect_close("attention: mean of v", got, close, hd, 4e-3); /* p has eight bits: 2^-8 */
@@ -363,9 +383,9 @@ Test(attention, block_offset_is_the_layout_of_the_header) {
 
 static void expect_definition(bool fp8) {
   static const uint32_t positions[] = {0, 1, 63, 64, 200, 255, 256, 319, 511, 512, 699, 768, CONTEXT - 1};
-  static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2}, {64, 8, 3},
-                                       {128, 1, 3}, {128, 3, 4}, {128, 8, 2}};
-  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+  static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2},  {64, 8, 3}, {128, 1, 3},
+                                       {128, 3, 4}, {128, 8, 2}, {256, 2, 3}, {256, 4, 1}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0] && (!fp8 || shapes[s][0] != 256); s++) {
     attention t;
     set_up_form(&t, shapes[s][0], shapes[s][1], shapes[s][2], SPAN, fp8);
     for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
@@ -426,6 +446,46 @@ Test(attention, later_tokens_do_not_matter_in_fp8) {
 }
 
 /* Of the last tokens K is all zeros, and V the largest and the smallest that there is. */
+/* Windows that begin within a part, at its end, at the end of a span, with the first token, and with the newest one. */
+static void expect_windows(bool fp8) {
+  static const uint32_t windows[] = {1, 2, 31, 32, 33, 64, 100, 256, 257, 300, 511, CONTEXT};
+  static const uint32_t positions[] = {0, 31, 32, 99, 255, 256, 300, 511, 600, CONTEXT - 1};
+  static const uint32_t shapes[][4] = {
+      {64, 2, 4, SPAN}, {128, 1, 3, SPAN}, {64, 3, 1, SPAN}, {64, 1, 2, 512}, {256, 2, 2, SPAN}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0] && (!fp8 || shapes[s][0] != 256); s++) {
+    attention t;
+    set_up_form(&t, shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], fp8);
+    for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
+      t.window = windows[w];
+      for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+        for (uint32_t split = 0; split < t.splits; split++) {
+          run(&t, (uint32_t)(p + split) % KV_HEADS, split, positions[p]);
+        }
+      }
+    }
+    test_rig_stop(&t.rig);
+  }
+}
+
+Test(attention, windows) { expect_windows(false); }
+Test(attention, windows_in_fp8) { expect_windows(true); }
+
+/* Nor are tokens before the window, also where a part holds both, and whole splits hold nothing else. */
+Test(attention, tokens_before_the_window_do_not_matter) {
+  attention t;
+  set_up(&t, 64, 2, 3);
+  t.window = 250;
+  for (uint32_t token = 0; token <= 580 - 250; token++) {
+    for (uint32_t d = 0; d < 64; d++) {
+      *cached(&t, 0, 0, token, d) = *cached(&t, 0, 1, token, d) = 0x7fc0;
+    }
+  }
+  for (uint32_t split = 0; split < 3; split++) {
+    run(&t, 0, split, 580);
+  }
+  test_rig_stop(&t.rig);
+}
+
 Test(attention, corner_values_in_fp8) {
   static const float corners[] = {3e38f, -3e38f, 1e-38f, -1e-45f, 448, 449, -0.0f, 1e-6f};
   attention t;

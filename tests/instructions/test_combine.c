@@ -44,7 +44,7 @@ static void run(combine *t, uint32_t position) {
   test_rig_expect_done(rig);
   cr_assert_eq(rig->rows_used[MK_SLOT_COMBINE_parts], in_use);
   for (uint32_t head = t->first; head < t->first + t->count; head++) {
-    double max = -INFINITY, total = 0, want[128] = {0}, got[128];
+    double max = -INFINITY, total = 0, want[MK_MAX_HEAD_DIM] = {0}, got[MK_MAX_HEAD_DIM];
     for (uint32_t split = 0; split < in_use; split++) {
       max = fmax(max, test_rig_value(rig, t->parts, split, head * stride + t->head_dim));
     }
@@ -69,7 +69,7 @@ Test(combine, equals_double_precision) {
     for (uint32_t shape = 0; shape < 3; shape++) {
       for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
         combine t;
-        set_up(&t, shape == 1 ? 128 : 64, splits, shape, shape == 0 ? HEADS : shape);
+        set_up(&t, shape == 0 ? 64 : 128 * shape, splits, shape, shape == 0 ? HEADS : shape);
         run(&t, positions[p]);
         test_rig_stop(&t.rig);
       }
@@ -120,4 +120,20 @@ Test(combine, not_a_number_is_not_hidden) {
     cr_assert(isnan(test_rig_read(&t.rig, t.out, 0, d)));
   }
   test_rig_stop(&t.rig);
+}
+
+/* Splits that see no token through a window leave m = -inf and zeros, and change nothing, wherever they stand. */
+Test(combine, splits_without_tokens) {
+  for (uint32_t seen = 1; seen < 31; seen += 3) { /* a bit for each of five splits */
+    combine t;
+    set_up(&t, 64, 5, 0, HEADS);
+    for (uint32_t i = 0; i < 5 * HEADS * 66; i++) {
+      const uint32_t at = i % (HEADS * 66);
+      if ((seen >> i / (HEADS * 66) & 1) == 0) {
+        test_rig_set(&t.rig, t.parts, i / (HEADS * 66), at, at % 66 == 64 ? -INFINITY : 0);
+      }
+    }
+    run(&t, 5000);
+    test_rig_stop(&t.rig);
+  }
 }

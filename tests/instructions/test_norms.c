@@ -46,7 +46,7 @@ Test(offset, factor_and_bias) {
   }
 }
 
-static void norm_add(uint32_t parts_count, bool biased, uint64_t seed) {
+static void norm_add(uint32_t parts_count, bool biased, float plus, uint64_t seed) {
   enum { WIDTH = 200, ROWS = 208, FIRST = 11, COUNT = 2 };
   test_rig rig;
   test_rig_start(&rig, MK_OP_NORM_ADD, seed);
@@ -65,6 +65,7 @@ static void norm_add(uint32_t parts_count, bool biased, uint64_t seed) {
   rig.instruction->params[MK_PARAM_NORM_ADD_eps] = mk_float_param(1e-5f);
   rig.instruction->params[MK_PARAM_NORM_ADD_width] = WIDTH;
   rig.instruction->params[MK_PARAM_NORM_ADD_biased] = biased;
+  rig.instruction->params[MK_PARAM_NORM_ADD_plus] = mk_float_param(plus);
   double sum[WIDTH], want[COUNT * 16], got[COUNT * 16], sent[COUNT * 16];
   for (uint32_t i = 0; i < WIDTH; i++) {
     sum[i] = biased ? test_rig_value(&rig, gain, 0, WIDTH + i) : 0;
@@ -75,8 +76,8 @@ static void norm_add(uint32_t parts_count, bool biased, uint64_t seed) {
   double scale = test_rig_norm(sum, WIDTH, 1e-5);
   for (uint32_t i = 0; i < COUNT * 16; i++) {
     uint32_t at = FIRST * 16 + i;
-    want[i] =
-        test_rig_value(&rig, residual, 0, at) + (at < WIDTH ? sum[at] * scale * test_rig_value(&rig, gain, 0, at) : 0);
+    const double factor = at < WIDTH ? (double)plus + test_rig_value(&rig, gain, 0, at) : 0;
+    want[i] = test_rig_value(&rig, residual, 0, at) + (at < WIDTH ? sum[at] * scale * factor : 0);
   }
   test_rig_expect_waits(&rig, parts_count);
   test_rig_expect_done(&rig);
@@ -91,8 +92,9 @@ static void norm_add(uint32_t parts_count, bool biased, uint64_t seed) {
 
 Test(norm_add, equals_double_precision) {
   for (uint32_t parts = 1; parts <= 3; parts++) {
-    norm_add(parts, false, parts);
-    norm_add(parts, true, parts + 10);
+    norm_add(parts, false, 0, parts);
+    norm_add(parts, true, 0, parts + 10);
+    norm_add(parts, parts == 2, 1, parts + 20);
   }
 }
 

@@ -8,6 +8,7 @@
 typedef struct shape {
   uint32_t width, heads, kv_heads, head_dim;
   bool token_row; /* x is the embedding row of the token */
+  float plus;
 } shape;
 
 typedef struct qkv {
@@ -50,6 +51,7 @@ static void set_up(qkv *t, const shape *s, uint64_t seed) {
   params[MK_PARAM_QKV_width] = s->width;
   params[MK_PARAM_QKV_rope_tiles] = t->rotated / 16;
   params[MK_PARAM_QKV_head_dim] = s->head_dim;
+  params[MK_PARAM_QKV_plus] = mk_float_param(s->plus);
 }
 
 /* Packed row of dimension d of a head: tile u holds dims [8 u, 8 u + 8), then their partners half a head further. */
@@ -63,7 +65,7 @@ static void reference(const qkv *t, const shape *s, double *want) {
   double x[512], gain[512];
   for (uint32_t i = 0; i < s->width; i++) {
     x[i] = test_rig_value(rig, t->x, s->token_row ? rig->state.rows[0].token : 0, i);
-    gain[i] = test_rig_value(rig, t->gain, 0, i);
+    gain[i] = (double)(s->plus + (float)test_rig_value(rig, t->gain, 0, i));
   }
   double scale = test_rig_norm(x, s->width, (double)eps);
   for (uint32_t row = 0; row < t->rows; row++) {
@@ -82,8 +84,9 @@ static void reference(const qkv *t, const shape *s, double *want) {
   }
 }
 
-static const shape shapes[] = {{48, 2, 1, 64, false}, {200, 3, 1, 64, false}, {65, 1, 1, 128, false},
-                               {256, 4, 2, 64, true}, {71, 2, 2, 128, true},  {16, 1, 1, 64, true}};
+static const shape shapes[] = {{48, 2, 1, 64, false, 0},   {200, 3, 1, 64, false, 0}, {65, 1, 1, 128, false, 0},
+                               {256, 4, 2, 64, true, 0},   {71, 2, 2, 128, true, 0},  {16, 1, 1, 64, true, 0},
+                               {100, 1, 1, 256, false, 1}, {71, 2, 1, 64, true, 1}};
 
 Test(qkv, equals_double_precision) {
   static const uint32_t positions[] = {0, 1, 37, 700, 4095};

@@ -198,7 +198,7 @@ Test(config, a_thousand_million_layers) {
   refused("\"num_hidden_layers\":16", "\"num_hidden_layers\":1000000000", "num_hidden_layers: is 1000000000");
 }
 Test(config, unsupported_head_dim) {
-  refused("\"head_dim\":64", "\"head_dim\":80", "head_dim: 80 is not supported; only 64 and 128 are");
+  refused("\"head_dim\":64", "\"head_dim\":80", "head_dim: 80 is not supported; only 64, 128 and 256 are");
   refused("\"head_dim\":64", "\"head_dim\":0", "head_dim: is 0");
 }
 Test(config, negative_number) { refused("\"hidden_size\":2048", "\"hidden_size\":-2048", "hidden_size: is -2048"); }

@@ -52,7 +52,7 @@ Test(families, differences) {
   c = accepted("mistral", "\"sliding_window\":null,\"head_dim\":128,");
   cr_expect(c.kind == MK_MODEL_MISTRAL && c.head_dim == 128);
   refused("granite", "\"residual_multiplier\":0,", "residual_multiplier: is 0");
-  refused("phi3", "\"head_dim\":96,", "head_dim: 96 is not supported");
+  refused("phi3", "\"head_dim\":96,", "head_dim: 96 is not supported; only 64, 128 and 256 are");
   refused("qwen2", "\"partial_rotary_factor\":0.5,",
           "partial_rotary_factor: 0.5 is not supported; only 1 is in a Qwen2");
 }
@@ -68,23 +68,176 @@ Test(families, layers_without_rotation) {
   refused("smollm3", "\"no_rope_layers\":[0,1,2,1,0],", "no_rope_layers: is 2");
 }
 
+/* The windows of five layers, one after the other. */
+static void expect_windows(const mk_config *c, const char *what, const uint32_t want[5]) {
+  for (uint32_t layer = 0; layer < 5; layer++) {
+    cr_expect_eq(mk_config_window(c, layer), want[layer], "%s, layer %u: %u", what, layer, mk_config_window(c, layer));
+  }
+}
+
+#define LAYER_TYPES(a, b, c, d, e)                                                                        \
+  "\"layer_types\":[\"" a "_attention\",\"" b "_attention\",\"" c "_attention\",\"" d "_attention\",\"" e \
+  "_attention\"],"
+#define MIXED LAYER_TYPES("full", "sliding", "sliding", "full", "sliding")
+
 Test(families, sliding_windows) {
-  refused("mistral", "\"sliding_window\":4095,", "sliding_window: 4095 of the 4096 positions");
-  accepted("mistral", "\"sliding_window\":4096,");
-  accepted("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"full_attention\"],");
-  refused("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"sliding_attention\"],",
-          "sliding_window");
-  refused("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":4,", "sliding_window: 64");
-  accepted("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":5,");
-  refused("phi3", "\"sliding_window\":2047,", "sliding_window: 2047");
-  accepted("phi3", "\"sliding_window\":null,");
+  static const struct {
+    const char *type, *keys;
+    uint32_t want[5];
+  } cases[] = {
+      {"mistral", "\"sliding_window\":4095,", {4095, 4095, 4095, 4095, 4095}},
+      {"mistral", "\"sliding_window\":4096,", {0}}, /* of 4,096 positions: it holds every context */
+      {"mistral", "\"sliding_window\":null,", {0}},
+      {"mistral", "", {0}},                                        /* 4,096 */
+      {"mistral", "\"sliding_window\":9," MIXED, {9, 9, 9, 9, 9}}, /* its class does not look at layer_types */
+      {"ministral", "\"sliding_window\":9,", {9, 9, 9, 9, 9}},
+      {"ministral", "\"sliding_window\":9," MIXED, {0, 9, 9, 0, 9}},
+      {"ministral", "\"sliding_window\":9," LAYER_TYPES("full", "full", "full", "full", "full"), {0}},
+      {"ministral", "\"sliding_window\":null," MIXED, {0}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":3,", {0, 0, 0, 64, 64}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":5,", {0}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,", {0}}, /* 28 */
+      {"qwen3", "\"use_sliding_window\":true,\"sliding_window\":64," MIXED, {0, 64, 64, 0, 64}},
+      {"qwen3", "\"use_sliding_window\":false,\"sliding_window\":64," MIXED, {0}},
+      {"qwen3", "\"sliding_window\":64,\"max_window_layers\":0,", {0}},
+      {"smollm3", "\"use_sliding_window\":true,\"sliding_window\":64,", {0, 0, 0, 64, 0}}, /* where nothing rotates */
+      {"smollm3", "\"use_sliding_window\":true,\"sliding_window\":64," MIXED, {0, 64, 64, 0, 64}},
+      {"smollm3", "\"use_sliding_window\":true,", {0}},
+      {"phi3", "\"sliding_window\":2047,", {2047, 2047, 2047, 2047, 2047}},
+      {"phi3", "\"sliding_window\":null,", {0}},
+      {"phi3", "", {0}},
+      {"llama", "\"sliding_window\":9,", {0}}, /* whose class has none */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char what[256];
+    const mk_config c = accepted(cases[i].type, cases[i].keys);
+    snprintf(what, sizeof what, "%s %.200s", cases[i].type, cases[i].keys);
+    expect_windows(&c, what, cases[i].want);
+  }
+  refused("mistral", "\"sliding_window\":0,", "sliding_window: is 0, must be from 1");
+  refused("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\"],",
+          "must be a list with a kind for each of 5 layers");
+  refused("qwen3",
+          "\"use_sliding_window\":true,\"sliding_window\":9," LAYER_TYPES("full", "full", "chunked", "full", "full"),
+          "layer_types: \"chunked_attention\" is not supported; only \"full_attention\" and \"sliding_attention\" are");
+}
+
+Test(families, a_window_that_holds_the_context_is_none) {
+  static const uint32_t windowed[5] = {0, 300, 300, 0, 300}, none[5] = {0};
+  mk_config c = accepted("ministral", "\"sliding_window\":300," MIXED);
+  mk_config_set_context(&c, 301);
+  expect_windows(&c, "context of 301", windowed);
+  mk_config_set_context(&c, 300);
+  expect_windows(&c, "context of 300", none);
+}
+
+Test(families, gemma3) {
+  mk_config c = accepted("gemma3_text", "");
+  cr_expect(c.head_dim == 256 && c.tied && c.rope_theta == 1e6 && c.rope_local_theta == 1e4 && c.rms_eps == 1e-6f);
+  cr_expect(c.qk_norm == MK_QK_NORM_HEAD && c.norm_around && !c.norm_after && c.norm_plus_one && c.gelu);
+  cr_expect(c.embedding_multiplier == 16 && c.attention_multiplier == 1.0 / 16 && c.window == 0 && !c.qkv_bias);
+  static const bool first[5] = {true, true, true, true, true}, third[5] = {true, true, false, true, true};
+  for (uint32_t layer = 0; layer < 5; layer++) { /* layers without a window rotate by rope_theta, all others not */
+    c = accepted("gemma3_text", "\"sliding_window\":512,");
+    cr_expect_eq(mk_config_is_local(&c, layer), first[layer]);
+    cr_expect_eq(mk_config_window(&c, layer), 512);
+    c = accepted("gemma3_text", "\"sliding_window\":512,\"sliding_window_pattern\":3,");
+    cr_expect_eq(mk_config_is_local(&c, layer), third[layer]);
+    cr_expect_eq(mk_config_window(&c, layer), third[layer] ? 512 : 0);
+    mk_config_set_context(&c, 512); /* the rotation stays */
+    cr_expect_eq(mk_config_is_local(&c, layer), third[layer]);
+    cr_expect_eq(mk_config_window(&c, layer), 0);
+    c = accepted("gemma3_text", "\"sliding_window\":null," MIXED);
+    cr_expect_eq(mk_config_is_local(&c, layer), layer != 0 && layer != 3);
+    cr_expect_eq(mk_config_window(&c, layer), 0);
+  }
+  c = accepted("gemma3_text", "\"query_pre_attn_scalar\":168,\"attention_bias\":true,\"head_dim\":128,");
+  cr_expect(c.attention_multiplier == 1 / sqrt(168) && c.qkv_bias && c.o_bias && c.head_dim == 128);
+  cr_expect_eq(mk_family_qkv_extras(&c), MK_VECTOR_BIASES | MK_VECTOR_GAINS);
+  refused("gemma3_text", "\"hidden_activation\":\"gelu\",",
+          "hidden_activation: \"gelu\" is not supported; only \"gelu_pytorch_tanh\" is");
+  refused("gemma3_text", "\"attn_logit_softcapping\":50.0,", "attn_logit_softcapping: is 50.0: soft caps are not");
+  refused("gemma3_text", "\"final_logit_softcapping\":30,", "final_logit_softcapping: is 30: soft caps are not");
+  refused("gemma3_text", "\"use_bidirectional_attention\":true,", "attention to later tokens is not supported");
+  accepted("gemma3_text", "\"use_bidirectional_attention\":false,\"final_logit_softcapping\":null,");
+}
+
+/* Embeddings are multiplied by sqrt(hidden) as bf16 has it. */
+Test(families, gemma3_scales_its_embeddings) {
+  static const struct {
+    const char *hidden;
+    double scale;
+  } cases[] = {{"640", 25.25}, {"1152", 34}, {"2304", 48}, {"2560", 50.5}, {"3072", 55.5}, {"1", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[256];
+    mk_config c;
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"gemma3_text\",\"num_attention_heads\":4,\"num_hidden_layers\":1,\"hidden_size\":%s}",
+             cases[i].hidden);
+    cr_assert_eq(mk_config_parse(text, strlen(text), &c), MK_OK, "%s", mk_error_message());
+    cr_expect_eq(c.embedding_multiplier, cases[i].scale, "%s: %g", cases[i].hidden, c.embedding_multiplier);
+  }
+}
+
+Test(families, gemma3_rotates_in_two_ways) {
+  static const char *const spellings[] = {
+      "\"rope_theta\":5000,\"rope_local_base_freq\":100,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8},",
+      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":5000},"
+      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":100}},"};
+  float all[128], local[128];
+  for (size_t i = 0; i < 2; i++) {
+    const mk_config c = accepted("gemma3_text", spellings[i]);
+    cr_expect(c.rope_theta == 5000 && c.rope_local_theta == 100 && c.rope_type == MK_ROPE_LINEAR && c.rope_factor == 8);
+    mk_llama_frequencies(&c, all);
+    mk_llama_local_frequencies(&c, local);
+    for (uint32_t pair = 0; pair < 128; pair++) {
+      cr_expect_float_eq(all[pair], (float)pow(5000, -2.0 * pair / 256) / 8, 1e-7f);
+      cr_expect_float_eq(local[pair], (float)pow(100, -2.0 * pair / 256), 1e-7f);
+    }
+  }
+  refused("gemma3_text", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8},",
+          "\"yarn\" is not supported in a Gemma3; only \"default\" and \"linear\" are");
+  refused("gemma3_text", "\"rope_parameters\":{\"rope_theta\":5},", "must have \"full_attention\" and");
+  refused("gemma3_text", "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}},",
+          "rope_parameters.sliding_attention.rope_type: \"linear\" is not supported");
+  refused("gemma3_text", "\"rope_local_base_freq\":5,\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":6}},",
+          "rope_local_base_freq: is 5, but rope_parameters.sliding_attention.rope_theta is 6; keep one");
+}
+
+/* Each layer has the frequencies that it rotates by, and the checkpoint all four norms of a layer. */
+Test(families, gemma3_tensors) {
+  static const char *const names[] = {"input_layernorm.weight",           "post_attention_layernorm.weight",
+                                      "pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight",
+                                      "self_attn.q_norm.weight",          "self_attn.k_norm.weight"};
+  const mk_config c = accepted("gemma3_text", "\"sliding_window\":64," MIXED);
+  mk_wanted_tensor want;
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.4.%s", names[i]);
+    cr_expect_eq(mk_family_find(&c, name, &want), MK_TENSOR_WANTED, "%s", name);
+    cr_expect_eq(want.shape[0], 256);
+  }
+  const mk_config llama = accepted("llama", "");
+  cr_expect_eq(mk_family_find(&llama, "model.layers.4.pre_feedforward_layernorm.weight", &want), MK_TENSOR_UNKNOWN);
+  mk_graph *graph;
+  cr_assert_eq(mk_llama_graph(&c, &graph), MK_OK);
+  uint32_t local = 0, vectors = 0;
+  for (size_t w = 0; w < graph->weight_count; w++) {
+    vectors += graph->weights[w].pack == MK_PACK_QKV_VECTOR;
+    local += (graph->weights[w].extras & MK_VECTOR_LOCAL) != 0;
+  }
+  cr_expect(vectors == 5 && local == 3, "%u of %u", local, vectors);
+  mk_graph_free(graph);
 }
 
 Test(families, other_architectures_say_what_they_lack) {
   static const struct {
     const char *type, *keys, *lacks;
   } cases[] = {{"mixtral", "", "a mixture of experts"},
-               {"gemma3_text", "", "norms of (1 + w), GELU, heads of 256"},
+               {"gemma", "", "its table of tensors"},
+               {"gemma2", "", "soft caps on scores and logits"},
+               {"gemma3", "", "images; of Gemma 3 the text models are supported, whose model_type is gemma3_text"},
+               {"gemma3n_text", "", "layers of several kinds, embeddings of each layer, images and sound"},
                {"gpt2", "", "layer norms and learned positions"},
                {"deepseek_v3", "", "latent attention and a mixture of experts"},
                {"qwen3_moe", "", "a mixture of experts"},
@@ -100,7 +253,8 @@ Test(families, other_architectures_say_what_they_lack) {
     *cut = '\0';
     refused(cases[i].type, cases[i].keys, message);
   }
-  refused("nobody_knows", "", "supported are llama, qwen2, qwen3, mistral, ministral, granite, smollm3, phi3, olmo2");
+  refused("nobody_knows", "",
+          "supported are llama, qwen2, qwen3, mistral, ministral, granite, smollm3, phi3, olmo2, gemma3_text");
   refused("qwen3", "\"architectures\":[\"LlamaForCausalLM\"],", "only [\"Qwen3ForCausalLM\"] is");
 }
 

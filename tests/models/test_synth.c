@@ -69,16 +69,20 @@ static mk_config small_config(void) {
 }
 
 static bool same_config(const mk_config *a, const mk_config *b) {
-  bool same = a->hidden == b->hidden && a->intermediate == b->intermediate && a->layers == b->layers &&
-              a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-              a->vocab == b->vocab && a->max_position == b->max_position && a->rms_eps == b->rms_eps &&
-              a->rope_theta == b->rope_theta && a->tied == b->tied && a->rope_type == b->rope_type &&
-              a->rope_factor == b->rope_factor && a->rope_low_freq_factor == b->rope_low_freq_factor &&
-              a->rope_high_freq_factor == b->rope_high_freq_factor &&
-              a->rope_original_max_position == b->rope_original_max_position && a->has_bos == b->has_bos &&
-              a->bos == b->bos && a->eos_count == b->eos_count && a->kind == b->kind && a->qkv_bias == b->qkv_bias &&
-              a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias && a->qk_norm == b->qk_norm &&
-              memcmp(a->unrotated, b->unrotated, sizeof a->unrotated) == 0;
+  bool same =
+      a->hidden == b->hidden && a->intermediate == b->intermediate && a->layers == b->layers && a->heads == b->heads &&
+      a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->vocab == b->vocab &&
+      a->max_position == b->max_position && a->rms_eps == b->rms_eps && a->rope_theta == b->rope_theta &&
+      a->tied == b->tied && a->rope_type == b->rope_type && a->rope_factor == b->rope_factor &&
+      a->rope_low_freq_factor == b->rope_low_freq_factor && a->rope_high_freq_factor == b->rope_high_freq_factor &&
+      a->rope_original_max_position == b->rope_original_max_position && a->has_bos == b->has_bos && a->bos == b->bos &&
+      a->eos_count == b->eos_count && a->kind == b->kind && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
+      a->mlp_bias == b->mlp_bias && a->qk_norm == b->qk_norm && a->window == b->window &&
+      a->rope_local_theta == b->rope_local_theta && a->norm_around == b->norm_around &&
+      a->norm_plus_one == b->norm_plus_one && a->gelu == b->gelu &&
+      a->embedding_multiplier == b->embedding_multiplier && a->attention_multiplier == b->attention_multiplier &&
+      memcmp(a->unrotated, b->unrotated, sizeof a->unrotated) == 0 &&
+      memcmp(a->windowed, b->windowed, sizeof a->windowed) == 0;
   return same && memcmp(a->eos, b->eos, sizeof a->eos) == 0;
 }
 
@@ -178,7 +182,7 @@ Test(synth, every_shape_survives_its_config_json) {
     cr_assert(same_config(&config, &back), "%s:\n%s", name, text.data);
     mk_text_free(&text);
   }
-  cr_assert_eq(shapes, 16);
+  cr_assert_eq(shapes, 19);
   mk_config config;
   cr_assert_eq(mk_synth_shape("llama-9", &config), MK_ERR_USAGE);
   cr_assert(strstr(mk_error_message(), "llama-9") && strstr(mk_error_message(), "llama-3.1-70b"));

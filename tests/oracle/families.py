@@ -39,6 +39,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "factor": 2.5}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
+WINDOW, FULL = "sliding_attention", "full_attention"
 
 # family, head_dim, heads, kv heads, hidden, intermediate, layers, vocabulary, tied, prompt, dtype, shard, more keys
 ROWS = [
@@ -69,6 +70,22 @@ ROWS = [
     ("Ministral", 128, 4, 4, 96, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"head_dim": 128, "sliding_window": 4096}),
     ("Ministral", 128, 16, 8, 272, 640, 5, 999, False, 33, "float16", "500KB",
      {"head_dim": 128, "sliding_window": 5000, "rope_theta": 1e6}),
+
+    # Windows: smaller than a part of attention, across parts and spans, and of some layers.
+    ("Mistral", 64, 4, 2, 160, 344, 3, 301, False, 40, "bfloat16", "1GB", {"head_dim": 64, "sliding_window": 8}),
+    ("Mistral", 128, 8, 1, 200, 257, 2, 333, True, 250, "float16", "200KB", {"head_dim": 128, "sliding_window": 33}),
+    ("Mistral", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "sliding_window": 257}),
+    ("Mistral", 128, 4, 4, 96, 96, 2, 259, False, 2000, "bfloat16", "1GB", {"head_dim": 128, "sliding_window": 1000}),
+    ("Ministral", 64, 6, 3, 102, 260, 3, 389, False, 600, "bfloat16", "1GB",
+     {"head_dim": 64, "sliding_window": 100, "layer_types": [WINDOW, FULL, WINDOW]}),
+    ("Ministral", 64, 4, 2, 256, 400, 2, 300, True, 200, "float32", "1GB", {"head_dim": 64, "sliding_window": 1}),
+    ("Qwen2", 64, 6, 3, 384, 260, 3, 389, False, 300, "bfloat16", "1GB",
+     {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}),
+    ("Qwen3", 64, 4, 2, 256, 400, 3, 333, True, 300, "float16", "1GB",
+     {"head_dim": 64, "use_sliding_window": True, "sliding_window": 31, "layer_types": [WINDOW, FULL, WINDOW]}),
+    ("SmolLM3", 64, 8, 2, 512, 400, 4, 333, True, 300, "bfloat16", "1GB",
+     {"use_sliding_window": True, "sliding_window": 50, "no_rope_layer_interval": 2}),
+    ("Phi3", 64, 8, 2, 512, 400, 2, 333, True, 300, "bfloat16", "1GB", {"partial": 0.75, "sliding_window": 47}),
 
     ("Granite", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB",
      {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625,
@@ -129,8 +146,24 @@ ROWS = [
     ("Olmo2", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "attention_bias": True}),
     ("Olmo2", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {}),
     ("Olmo2", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB", {"rope_theta": 5e5}),
+
+    ("Gemma3", 256, 2, 1, 128, 344, 3, 301, True, 1, "bfloat16", "1GB", {"sliding_window": 16}),
+    ("Gemma3", 64, 4, 2, 256, 400, 7, 333, True, 24, "bfloat16", "200KB", {"sliding_window": 8}),
+    ("Gemma3", 128, 6, 1, 204, 257, 2, 1031, False, 90, "float16", "1GB",
+     {"sliding_window": 33, "layer_types": [WINDOW, FULL]}),
+    ("Gemma3", 256, 3, 3, 300, 501, 4, 300, True, 257, "float32", "300KB",
+     {"sliding_window": 100, "layer_types": [WINDOW, FULL, WINDOW, FULL], "rope": LINEAR}),
+    ("Gemma3", 256, 6, 3, 102, 260, 3, 389, False, 600, "bfloat16", "1GB",
+     {"sliding_window": 31, "layer_types": [WINDOW, FULL, WINDOW], "query_pre_attn_scalar": 168, "rope_theta": 1e6}),
+    ("Gemma3", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB",
+     {"sliding_window": 500, "layer_types": [FULL, WINDOW], "attention_bias": True, "query_pre_attn_scalar": 64}),
+    ("Gemma3", 256, 5, 5, 105, 96, 2, 259, False, 2000, "bfloat16", "1GB",
+     {"sliding_window": 777, "layer_types": [WINDOW, FULL], "rope": {"rope_type": "linear", "factor": 8.0},
+      "rope_theta": 1e6}),
+    ("Gemma3", 128, 16, 8, 272, 640, 6, 999, True, 33, "float16", "500KB", {"sliding_window": 1, "rms_norm_eps": 1e-5}),
 ]
 KEPT = (2, 4, 5, 6)  # of each family, by number
+KEPT_TOO = ("mistral_8", "ministral_3")
 FIELDS = ("family", "head_dim", "heads", "kv_heads", "hidden", "intermediate", "layers", "vocab", "tied", "prompt",
           "dtype", "shard", "more")
 
@@ -155,14 +188,24 @@ def config_of(m):
         rope["partial_rotary_factor"] = partial
     elif m["family"] == "Phi3":
         rope["partial_rotary_factor"] = 1.0
-    return getattr(transformers, m["family"] + "Config")(
+    rope["rope_theta"] = theta
+    if m["family"] == "Gemma3":
+        more["head_dim"] = m["head_dim"]
+        rope = {FULL: rope, WINDOW: {"rope_type": "default", "rope_theta": 1000.0}}
+    return getattr(transformers, m["family"] + ("TextConfig" if m["family"] == "Gemma3" else "Config"))(
         hidden_size=m["hidden"], intermediate_size=m["intermediate"], num_hidden_layers=m["layers"],
         num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"], vocab_size=m["vocab"],
-        max_position_embeddings=positions, tie_word_embeddings=m["tied"], rope_parameters={**rope, "rope_theta": theta},
+        max_position_embeddings=positions, tie_word_embeddings=m["tied"], rope_parameters=rope,
         bos_token_id=None, eos_token_id=None, pad_token_id=None, **more)
 
 
-def gains_of(name, shape, after):
+def norms_after(family):
+    """Of the sums that the residual takes."""
+    both = ("post_attention_layernorm", "post_feedforward_layernorm")
+    return both if family in ("Olmo2", "Gemma3") else ()
+
+
+def gains_of(name, shape, after, around):
     """As models/llama.c has them: offset and scale of a tensor's hash."""
     kind = name.split(".")[-2]
     if len(shape) == 2:
@@ -171,26 +214,38 @@ def gains_of(name, shape, after):
     if name.endswith(".bias"):
         gain = 0.05 if kind in ("o_proj", "down_proj") else 0.5
     elif name == "model.norm.weight":
+        if around:
+            return -1.0, np.float32(2.0**-16)
         gain = 1.0
-    elif after and "layernorm" in kind:
+    elif kind in after:
         gain = 0.2
     else:
         return 1.0, np.float32(2.0**-16)
     return 0.0, np.float32(gain * np.sqrt(3.0) / 32768.0)
 
 
-def tensor(seed, name, shape, after):
-    offset, scale = gains_of(name, shape, after)
+def tensor(seed, name, shape, family):
+    offset, scale = gains_of(name, shape, norms_after(family), family == "Gemma3")
     bits = base.synth_bits(base.synth_key(seed, name), 0, int(np.prod(shape)), offset, scale)
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
+
+
+@torch.no_grad()
+def settle(model):
+    """The factor on Gemma's embeddings is rounded to bf16, as the class does with weights of bf16, whatever their dtype
+    is here."""
+    scale = getattr(model.model.embed_tokens, "embed_scale", None)
+    if scale is not None:
+        scale.copy_(scale.to(torch.bfloat16))
+    return model.eval()
 
 
 @torch.no_grad()
 def model_of(m):
     model = getattr(transformers, m["family"] + "ForCausalLM")(config_of(m))
     for name, parameter in model.named_parameters():
-        parameter.copy_(torch.from_numpy(tensor(m["seed"], name, tuple(parameter.shape), m["family"] == "Olmo2")))
-    return model.eval()
+        parameter.copy_(torch.from_numpy(tensor(m["seed"], name, tuple(parameter.shape), m["family"])))
+    return settle(model)
 
 
 def prompt_of(m):
@@ -258,7 +313,7 @@ def check(m, command):
         write_tokenizer(folder, m["vocab"])
         kind = getattr(transformers, m["family"] + "ForCausalLM")
         prompt, is_long = prompt_of(m), context_is_long(m)
-        truth = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        truth = settle(kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager"))
         tokens, want = greedy(truth, prompt, is_long)
         half = kind.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
         if is_long:
@@ -352,7 +407,7 @@ def main():
         if not m["name"].startswith(a.only):
             continue
         if a.goldens:
-            if int(m["name"].split("_")[1]) in KEPT and m["vocab"] < 600:
+            if (int(m["name"].split("_")[1]) in KEPT or m["name"] in KEPT_TOO) and m["vocab"] < 600:
                 write_golden(m)
             continue
         good, what = check(m, a.check)

@@ -203,3 +203,54 @@ Test(faults, bf16_errors_are_read_by_name) {
     cr_expect(isnan(read_bf16_error(bad[i])), "`%s` gives a limit", bad[i]);
   }
 }
+
+/* Every attention that has a window sees `planted_window` tokens more; 0: all. */
+static uint32_t planted_window;
+static void widen_windows(mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    mk_instruction *in = &program->instructions[i];
+    if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_window] != 0) {
+      in->params[MK_PARAM_ATTENTION_window] = planted_window == 0 ? 0 : in->params[MK_PARAM_ATTENTION_window] + 1;
+      planted++;
+    }
+  }
+}
+
+Test(faults, no_window) { expect_caught("families/mistral_8", "no window", &(mk_tamper){.program = widen_windows}); }
+
+Test(faults, a_window_of_one_token_more) {
+  planted_window = 1;
+  expect_caught("families/gemma3_2", "a window of one token more", &(mk_tamper){.program = widen_windows});
+}
+
+static void take_silu(mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    mk_instruction *in = &program->instructions[i];
+    planted += in->opcode == MK_OP_GLU && in->params[MK_PARAM_GLU_gelu] != 0;
+    in->params[MK_PARAM_GLU_gelu] = in->opcode == MK_OP_GLU ? 0 : in->params[MK_PARAM_GLU_gelu];
+  }
+}
+
+Test(faults, silu_for_gelu) { expect_caught("families/gemma3_2", "SiLU for GELU", &(mk_tamper){.program = take_silu}); }
+
+static void rotate_all_alike(mk_config *config) {
+  planted += config->rope_local_theta != config->rope_theta;
+  config->rope_local_theta = config->rope_theta;
+}
+
+Test(faults, one_rotation_for_all_layers) {
+  expect_caught("families/gemma3_2", "one rotation for all layers", &(mk_tamper){.config = rotate_all_alike});
+}
+
+/* Of one norm of the last layer. */
+static void lose_plus(mk_program *program) {
+  size_t index = 0;
+  for (mk_instruction *in; (in = next_of_last_layer(program, &index)) != NULL;) {
+    if (in->opcode == MK_OP_GLU) {
+      planted += in->params[MK_PARAM_GLU_plus] != 0;
+      in->params[MK_PARAM_GLU_plus] = 0;
+    }
+  }
+}
+
+Test(faults, a_gain_of_w) { expect_caught("families/gemma3_2", "a gain of w", &(mk_tamper){.program = lose_plus}); }

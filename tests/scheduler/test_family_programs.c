@@ -19,6 +19,7 @@ static mk_program *compile(const char *type, const char *keys, uint32_t rows) {
            "\"max_position_embeddings\":2048%s}",
            type, keys);
   cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
+  mk_config_set_context(&config, 600);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   const mk_compile_options options = {.sms = 5, .max_seq = 600, .rows = rows};
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
@@ -35,11 +36,15 @@ static const struct {
     {"qwen2", ""},
     {"qwen3", ""},
     {"mistral", ",\"sliding_window\":null"},
+    {"mistral", ",\"sliding_window\":100"},
+    {"qwen3", ",\"use_sliding_window\":true,\"sliding_window\":33,\"max_window_layers\":1"},
     {"granite", ",\"embedding_multiplier\":12,\"residual_multiplier\":0.2,\"logits_scaling\":8"},
     {"granite", ",\"logits_scaling\":8"},
     {"smollm3", ",\"no_rope_layer_interval\":2"},
     {"phi3", ""},
     {"olmo2", ""},
+    {"gemma3_text", ",\"sliding_window\":100"},
+    {"gemma3_text", ",\"sliding_window_pattern\":2,\"attention_bias\":true"},
 };
 
 Test(family_programs, are_sound) {
@@ -97,6 +102,13 @@ REJECTS(norm_of_half_a_sum, "olmo2", "", "S10", "parts: number of columns", OPER
 REJECTS(norm_add_of_another_width, "olmo2", "", "S09", "width is 240", PARAM(NORM_ADD, width) = 240)
 REJECTS(no_query_tiles, "olmo2", "", "S09", "query_tiles is 0", PARAM(NORM_HEADS, query_tiles) = 0)
 REJECTS(more_keys_than_tiles, "olmo2", "", "S09", "key_tiles is 99", PARAM(NORM_HEADS, key_tiles) = 99)
+REJECTS(gelu_twice, "gemma3_text", "", "S09", "gelu is 2", PARAM(GLU, gelu) = 2)
+REJECTS(negative_plus, "gemma3_text", "", "S09", "plus is -1", PARAM(QKV, plus) = mk_float_param(-1))
+REJECTS(plus_of_nan, "gemma3_text", "", "S09", "plus is nan", PARAM(NORM_ADD, plus) = 0x7fc00000)
+REJECTS(infinite_plus, "gemma3_text", "", "S09", "plus is inf", PARAM(HEAD, plus) = 0x7f800000)
+REJECTS(plus_without_gain, "olmo2", "", "S09", "it must be 0 where there is no gain",
+        PARAM(GLU, plus) = mk_float_param(1))
+REJECTS(heads_of_512, "gemma3_text", "", "S09", "it must be 64, 128 or 256", PARAM(QKV, head_dim) = 512)
 REJECTS(heads_of_half_the_values, "olmo2", "", "S10", "values", OPERAND(NORM_HEADS, values).cols -= 1)
 
 /* The factor of a stretched rotation, squared, is in attention's own: not where nothing rotates. */
@@ -112,4 +124,94 @@ Test(family_programs, stretched_rotation_scales_layers_that_rotate) {
     }
   }
   mk_program_free(p);
+}
+
+/* What the layers of a program see, as far as its attention has a window. */
+static void expect_windows(const char *type, const char *keys, uint32_t rows, uint32_t first, uint32_t second) {
+  const uint32_t want[2] = {first, second};
+  mk_program *p = compile(type, keys, rows);
+  uint32_t found = 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_ATTENTION || in->opcode == MK_OP_ATTEND) {
+      const uint32_t window =
+          in->params[in->opcode == MK_OP_ATTENTION ? MK_PARAM_ATTENTION_window : MK_PARAM_ATTEND_window];
+      cr_expect_eq(window, want[in->layer], "%s%s, %u rows, layer %u: %u", type, keys, rows, in->layer, window);
+      found |= 1U << in->layer;
+    }
+  }
+  cr_expect_eq(found, 3);
+  mk_program_free(p);
+}
+
+Test(family_programs, layers_have_their_windows) {
+  static const uint32_t rows[] = {1, 4, 16, 64, 256};
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    expect_windows("mistral", ",\"sliding_window\":100", rows[r], 100, 100);
+    expect_windows("ministral", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+                   rows[r], 0, 7);
+    expect_windows("mistral", ",\"sliding_window\":600", rows[r], 0, 0); /* the whole context */
+  }
+}
+
+/* Programs of models with windows are other programs, by their hash, as long as the window counts. */
+Test(family_programs, windows_are_in_the_hash) {
+  mk_program *p[] = {compile("mistral", ",\"sliding_window\":null", 1),
+                     compile("mistral", ",\"sliding_window\":600", 1), compile("mistral", ",\"sliding_window\":100", 1),
+                     compile("mistral", ",\"sliding_window\":101", 1)};
+  cr_expect_eq(p[0]->config_hash, p[1]->config_hash);
+  cr_expect_neq(p[0]->config_hash, p[2]->config_hash);
+  cr_expect_neq(p[2]->config_hash, p[3]->config_hash);
+  for (size_t i = 0; i < 4; i++) {
+    mk_program_free(p[i]);
+  }
+}
+
+/* All gains of a Gemma are 1 + what the checkpoint has. */
+Test(family_programs, gemma3_adds_one_to_every_gain) {
+  mk_program *p = compile("gemma3_text", ",\"sliding_window\":100,\"sliding_window_pattern\":2", 1);
+  uint32_t found = 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    switch (in->opcode) {
+      case MK_OP_QKV:
+        cr_expect_eq(in->params[MK_PARAM_QKV_plus], mk_float_param(1));
+        found |= 1;
+        break;
+      case MK_OP_GLU:
+        cr_expect(in->params[MK_PARAM_GLU_plus] == mk_float_param(1) && in->params[MK_PARAM_GLU_gelu] == 1);
+        found |= 2;
+        break;
+      case MK_OP_HEAD:
+        cr_expect_eq(in->params[MK_PARAM_HEAD_plus], mk_float_param(1));
+        found |= 4;
+        break;
+      case MK_OP_NORM_ADD:
+        cr_expect_eq(in->params[MK_PARAM_NORM_ADD_plus], mk_float_param(1));
+        found |= 8;
+        break;
+      case MK_OP_ATTENTION:
+        cr_expect_eq(in->params[MK_PARAM_ATTENTION_window], in->layer == 0 ? 100 : 0);
+        found |= 16;
+        break;
+      default:
+        break;
+    }
+  }
+  cr_expect_eq(found, 31);
+  mk_program_free(p);
+}
+
+Test(family_programs, heads_of_256_have_no_cache_in_fp8) {
+  static const char text[] = "{\"model_type\":\"gemma3_text\",\"num_attention_heads\":4,\"num_hidden_layers\":1}";
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_config_parse(text, sizeof text - 1, &config), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  const mk_compile_options options = {.sms = 5, .max_seq = 64, .kv = MK_DTYPE_E4M3};
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_ERR_USAGE);
+  cr_expect_not_null(strstr(mk_error_message(), "heads of 256: those of 64 and 128 alone have it"), "%s",
+                     mk_error_message());
+  mk_graph_free(graph);
 }

@@ -15,7 +15,7 @@
 TestSuite(ranks, .timeout = MK_HANG_SECONDS);
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000
-enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, ALL_SHAPES };
+enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, WINDOWED, GEMMA, ALL_SHAPES };
 static const mk_config shapes[ALL_SHAPES] = {
     [TWO_HEADS] = {.hidden = 128,
                    .intermediate = 160,
@@ -70,6 +70,36 @@ static const mk_config shapes[ALL_SHAPES] = {
                   .head_dim = 128,
                   .vocab = 131,
                   COMMON},
+    [WINDOWED] = {.hidden = 96,
+                  .intermediate = 272,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = 1,
+                  .head_dim = 64,
+                  .vocab = 77,
+                  .tied = true,
+                  .window = 39,
+                  .windowed = {2},
+                  COMMON},
+    /* As Gemma 3 has it: norms on both sides, of 1 + w, and heads of 256 that are normed. */
+    [GEMMA] = {.hidden = 96,
+               .intermediate = 272,
+               .layers = 2,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_dim = 256,
+               .vocab = 77,
+               .tied = true,
+               .qk_norm = MK_QK_NORM_HEAD,
+               .norm_around = true,
+               .norm_plus_one = true,
+               .gelu = true,
+               .embedding_multiplier = 9.8125,
+               .attention_multiplier = 0.0625,
+               .window = 39,
+               .windowed = {1},
+               .rope_local_theta = 100,
+               COMMON},
 };
 
 typedef struct form { /* of a program, and what it is asked to compute */
@@ -256,6 +286,19 @@ Test(ranks, a_cache_in_fp8) {
   expect_form(ONE_HEAD, (form){.rows = 1, .slots = 1, .context = 64, .steps = 9, .kv = MK_DTYPE_E4M3});
   expect_form(ODD, (form){.rows = 16, .slots = 3, .context = 128, .steps = 7, .kv = MK_DTYPE_E4M3});
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .kv = MK_DTYPE_E4M3});
+}
+
+/* Splits that lie on several ranks, and of which some see nothing. */
+Test(ranks, windows) {
+  const form f = {.rows = 1, .slots = 1, .context = 1024, .steps = 530};
+  expect_bits(&shapes[WINDOWED], &f, 0);
+  expect_form(WINDOWED, (form){.rows = 16, .slots = 3, .context = 128, .steps = 15});
+}
+
+Test(ranks, gemma3) {
+  expect_form(GEMMA, (form){.rows = 1, .slots = 1, .context = 64, .steps = 45});
+  expect_form(GEMMA, (form){.rows = 16, .slots = 3, .context = 128, .steps = 15});
+  expect_form(GEMMA, (form){.rows = 4, .slots = 4, .context = 64, .steps = 7, .sampling = true});
 }
 
 Test(ranks, what_is_refused) {

@@ -244,6 +244,7 @@ static void stage_attention(generator *g) {
   uint32_t splits = 1 + test_below(g, 3), group = g->heads / g->kv_heads, q_tiles = g->heads * HEAD_TILES;
   vector x = test_any_vector(g);
   uint32_t norms = test_below(g, 4); /* 0: of each head; 1: over all heads; else none */
+  const uint32_t window = test_below(g, 3) != 0 ? 0 : 1 + test_below(g, 2 * g->span);
   vector qkv = test_push_qkv(g, &x, (g->heads + 2 * g->kv_heads) * HEAD_DIM, (g->heads + g->kv_heads) * HEAD_TILES,
                              1 + test_below(g, 2), norms < 2 ? MK_QKV_SQUARES : 0);
   qkv = norms == 1 ? push_norm_heads(g, qkv) : qkv;
@@ -263,6 +264,7 @@ static void stage_attention(generator *g) {
     in->params[MK_PARAM_ATTENTION_splits] = splits;
     in->params[MK_PARAM_ATTENTION_group] = group;
     in->params[MK_PARAM_ATTENTION_eps] = mk_float_param(norms == 0 ? 1e-5f : 0);
+    in->params[MK_PARAM_ATTENTION_window] = window;
     test_hint_signal(g, in, parts.hint);
     test_hint_wait(g, in, qkv.hint);
   }

@@ -61,6 +61,7 @@ vector test_push_attend(generator *g, vector x) {
       in->operands[MK_SLOT_ATTEND_table] = test_whole(g, g->table);
       in->operands[MK_SLOT_ATTEND_out] = test_tiles(out.buffer, 0, 1, q * HEAD_TILES, HEAD_TILES);
       in->params[MK_PARAM_ATTEND_scale] = mk_float_param(0.125f);
+      in->params[MK_PARAM_ATTEND_window] = test_below(g, 3) != 0 ? 0 : 1 + test_below(g, 2 * g->span);
       test_hint_wait_all(g, in, appended);
       test_hint_signal(g, in, out.hint);
     }

@@ -233,6 +233,26 @@ static void set_rope(const char *type) {
   edit_config(was, now);
 }
 
+/* A window counts where the context is longer. */
+Test(directories, sliding_windows) {
+  char *all = generated(NULL);
+  edit_config("LlamaForCausalLM", "MistralForCausalLM");
+  edit_config("\"llama\"", "\"mistral\",\n  \"sliding_window\": 5");
+  INFO("windows     5 tokens in 2 of 2 layers; with a context of up to 5 tokens there are none\n");
+  char *five = generated(NULL);
+  cr_expect_str_neq(five, all);
+  edit_config("\"sliding_window\": 5", "\"sliding_window\": 900");
+  EXPECT(0, "", "", "compile", "-m", path, "-o", file_of("p.mkp"), "--max-seq", "901");
+  EXPECT(0, "window=900", "", "disasm", file_of("p.mkp"));
+  EXPECT(0, "", "", "compile", "-m", path, "-o", file_of("p.mkp"), "--max-seq", "900");
+  EXPECT(0, "window=0", "", "disasm", file_of("p.mkp"));
+  char *long_one = generated(NULL);
+  cr_expect_str_eq(long_one, all);
+  free(all);
+  free(five);
+  free(long_one);
+}
+
 Test(directories, linear_and_dynamic_rope) {
   char *llama3 = generated(NULL);
   INFO(", llama3 scaling by 8 from ");

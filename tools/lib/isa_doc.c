@@ -148,8 +148,8 @@ static const char columns[] =
     "word, and may publish a result before it has read all of them; the others stage their inputs first.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names; norm(x) =\n"
-    "bf16(x * gain) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and they are\n"
-    "the sums of the squares of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
+    "bf16(x * (plus + gain)) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and\n"
+    "they are the sums of the squares of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
 
 static const struct {
   const char *name, *meaning;
@@ -157,12 +157,15 @@ static const struct {
     {"eps", "added to the mean square of what is normed; of `attention`: 0: q and k are not normed"},
     {"width", "elements in x, the divisor of the mean square (columns beyond it are padding)"},
     {"rope_tiles", "row tiles of the whole weight, from its first, that hold queries and keys and are rotated"},
-    {"head_dim", "elements of a head, 64 or 128"},
+    {"head_dim", "elements of a head, 64, 128 or 256"},
     {"scale", "factor on q k before the softmax"},
     {"splits", "parts into which the tokens of a KV head are dealt, span by span"},
     {"group", "query heads that share the KV head"},
     {"span", "consecutive tokens that one split takes at a time; a split with no token yet is not in use"},
     {"extras", "a sum of 1 (biases), 2 (gains) and 4 (squares), or 0"},
+    {"window", "how many tokens, up to its own, a row sees; 0: all"},
+    {"plus", "added to each gain, where these are 1 + what a checkpoint has; or 0"},
+    {"gelu", "1: GELU of the gate, in place of SiLU; or 0"},
     {"biased", "1: `gain` goes on with biases; or 0"},
     {"factor", "on the result, or on what comes in; 0: none"},
     {"query_tiles", "tiles of 16 that hold queries, from the first"},

@@ -183,10 +183,24 @@ static void print_rope(const mk_config *c) {
       printf(", longrope from %u: contexts above it rotate by other frequencies", c->rope_original_max_position);
       break;
   }
+  if (c->rope_local_theta != 0) {
+    printf(", theta %g where there is a window", c->rope_local_theta);
+  }
   if (c->rotary != 0) {
     printf(", %u of a head's %u dims rotated", c->rotary, c->head_dim);
   }
   printf("\n");
+}
+
+static void print_windows(const mk_config *c) {
+  uint32_t layers = 0;
+  for (uint32_t layer = 0; layer < c->layers; layer++) {
+    layers += mk_config_window(c, layer) != 0;
+  }
+  if (layers != 0) {
+    printf("windows     %u tokens in %u of %u layers; with a context of up to %u tokens there are none\n", c->window,
+           layers, c->layers, c->window);
+  }
 }
 
 static void print_ignored(const mk_config *c) {
@@ -205,6 +219,7 @@ static void print_model(const mk_config *c, const char *directory) {
   printf("shape       %s, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads\n",
          mk_model_title(c->kind), c->layers, c->hidden, c->intermediate, c->heads, c->head_dim, c->kv_heads);
   print_rope(c);
+  print_windows(c);
   print_ignored(c);
 }
 
@@ -246,7 +261,7 @@ static void print_directory(const mk_directory *d) {
 }
 
 static void print_memory(const mk_program *program, const mk_config *config, uint32_t context) {
-  uint64_t kv = kv_bytes(program, false), small = kv_bytes(program, true);
+  uint64_t kv = kv_bytes(program, false);
   if (config->quant.layout == MK_QUANT_NONE) {
     printf("weights     %s (bf16, packed)\n", mk_human_bytes(program->weight_bytes));
   } else {
@@ -254,8 +269,11 @@ static void print_memory(const mk_program *program, const mk_config *config, uin
            mk_codes_name((mk_codes)config->quant.codes),
            8 * (double)program->weight_bytes / (double)mk_family_parameters(config));
   }
-  printf("KV cache    %s at %u tokens, %s a token (with --kv fp8 %s)\n", mk_human_bytes(kv), context,
-         mk_human_bytes(kv / context), mk_human_bytes(small / context));
+  printf("KV cache    %s at %u tokens, %s a token", mk_human_bytes(kv), context, mk_human_bytes(kv / context));
+  if (mk_config_has_kv_fp8(config)) {
+    printf(" (with --kv fp8 %s)", mk_human_bytes(kv_bytes(program, true) / context));
+  }
+  printf("\n");
   printf("memory      %s at %u tokens: weights, KV cache, activations\n",
          mk_human_bytes(program->weight_bytes + program->work_bytes), context);
 }

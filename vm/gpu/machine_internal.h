@@ -107,6 +107,8 @@ mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint6
 mk_status mk_gpu_check_program(const mk_program *program);
 /* The part of this check that concerns the instructions of a program of wide steps, and their order (refuse_wide.c). */
 mk_status mk_gpu_check_wide(const mk_program *program);
+/* Names what the instruction asks for and no kernel has so far. NULL: nothing. */
+const char *mk_gpu_find_missing(const mk_instruction *in);
 /* Names a parameter of the instruction that the kernels for plain Llamas have no code for: those of other families.
  * wide: what is normed has squares and no gain. NULL: none. */
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);

@@ -6,6 +6,7 @@
 
 enum {
   BLOCK_TOKENS = 64,
+  MOST_HEAD_DIM = 128,
   NORMED_COLS = MK_GPU_NORMED_PAGES * MK_GPU_PAGE_BYTES / 512 * MK_TILE,
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
@@ -108,8 +109,32 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
+const char *mk_gpu_find_missing(const mk_instruction *in) {
+  switch (in->opcode) {
+    case MK_OP_QKV:
+      return in->params[MK_PARAM_QKV_plus] != 0         ? "a gain of 1 + w"
+             : in->params[MK_PARAM_QKV_head_dim] == 256 ? "a head of 256 dims"
+                                                        : NULL;
+    case MK_OP_GLU:
+      return in->params[MK_PARAM_GLU_plus] != 0   ? "a gain of 1 + w"
+             : in->params[MK_PARAM_GLU_gelu] != 0 ? "GELU"
+                                                  : NULL;
+    case MK_OP_HEAD:
+      return in->params[MK_PARAM_HEAD_plus] != 0 ? "a gain of 1 + w" : NULL;
+    case MK_OP_NORM_ADD:
+      return in->params[MK_PARAM_NORM_ADD_plus] != 0 ? "a gain of 1 + w" : NULL;
+    case MK_OP_ATTENTION:
+      return in->params[MK_PARAM_ATTENTION_window] != 0 ? "a sliding window" : NULL;
+    case MK_OP_ATTEND:
+      return in->params[MK_PARAM_ATTEND_window] != 0 ? "a sliding window" : NULL;
+    default:
+      return NULL;
+  }
+}
+
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
   const char *missing = find_wide(program, in);
+  missing = missing != NULL ? missing : mk_gpu_find_missing(in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);
@@ -195,6 +220,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
     if (mk_dtype_is_quantised(b->dtype)) {
       return mk_error(MK_ERR_FILE, "weight %s: quantised weights (%s) are not yet on a GPU: use --device cpu", b->name,
                       mk_dtype_name(b->dtype));
+    }
+    if (b->store == MK_STORE_BLOCKS && b->head_dim > MOST_HEAD_DIM) {
+      return mk_error(MK_ERR_FILE, "buffer %s: heads of %u dims are not yet on a GPU: use --device cpu", b->name,
+                      b->head_dim);
     }
     if (b->store == MK_STORE_BLOCKS && b->block_tokens != BLOCK_TOKENS) {
       return mk_error(MK_ERR_FILE, "buffer %s has KV blocks of %u tokens; this machine attends over blocks of %d",

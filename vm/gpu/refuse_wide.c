@@ -126,6 +126,7 @@ static const char *find_list(const mk_program *program, const mk_instruction *in
 static mk_status check_instruction(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const char *missing = info->families_only ? "the opcode" : find_stamps(program, in);
+  missing = missing != NULL ? missing : mk_gpu_find_missing(in);
   missing = missing != NULL ? missing : mk_gpu_find_parameter(in, true);
   missing = missing != NULL ? missing : find_input(program, in);
   missing = missing != NULL ? missing : find_list(program, in);

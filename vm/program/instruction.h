@@ -27,7 +27,7 @@
  *       +--------------------------------------------------------------------+
  *
  * So the place of an operand or parameter follows from the opcode's lines in the table (opcodes.def), and from nothing
- * else; unused bytes are zero. QKV with its 4 PARTs, 2 WHOLEs and 5 parameters fills 72 of the 88 bytes. A parameter
+ * else; unused bytes are zero. QKV with its 4 PARTs, 2 WHOLEs and 6 parameters fills 76 of the 88 bytes. A parameter
  * for something optional is zero where that is not wanted. So when the table gets such a parameter, the words of older
  * programs stay the same.
  *

@@ -297,6 +297,11 @@ static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t
   return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
 }
 
+/* The sizes that heads have. */
+static inline bool mk_head_dim_exists(uint32_t head_dim) {
+  return head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
+
 /* MK_STORE_BLOCKS, bf16: of each block and KV head a pair, K (which = 0), then V (1), together
  * 2 * block_tokens * head_dim elements. Both are in 16 x 16 tiles, and a tile has the order of a step of weights
  * (above). Tile (token / 16, dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as

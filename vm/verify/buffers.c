@@ -107,11 +107,11 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
   if (b->store == MK_STORE_BLOCKS &&
       (b->tile_rows != 1 || b->tile_cols != 1 || b->block_tokens == 0 || b->block_tokens % mk_block_unit(b) != 0 ||
        b->span_tokens == 0 || b->span_tokens % b->block_tokens != 0 || b->blocks == 0 ||
-       (b->head_dim != 64 && b->head_dim != 128))) {
+       !mk_head_dim_exists(b->head_dim))) {
     return mk_reject(
         v, "S02", MK_NONE_INDEX,
         "buffer %s: tile %ux%u, block_tokens %u, span_tokens %u, blocks %u, head_dim %u; tiles are 1x1, block_tokens "
-        "is a multiple of %u, a span is whole blocks, head_dim 64 or 128",
+        "is a multiple of %u, a span is whole blocks, head_dim 64, 128 or 256",
         b->name, b->tile_rows, b->tile_cols, b->block_tokens, b->span_tokens, b->blocks, b->head_dim, mk_block_unit(b));
   }
   /* A stamped word holds two bf16: an odd tile would share a word with its neighbour, and an odd row has half a

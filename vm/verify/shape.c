@@ -18,9 +18,17 @@ static mk_status check_product(mk_shape *s, uint32_t x, uint32_t weight, bool pa
   return mk_expect_input(s, x, w->col, s->in->operands[weight].cols);
 }
 
+/* The parameters of a norm, by their indices. */
+typedef struct norm_params {
+  uint32_t eps, width, plus;
+} norm_params;
+#define NORM_PARAMS(NAME) ((norm_params){MK_PARAM_##NAME##_eps, MK_PARAM_##NAME##_width, MK_PARAM_##NAME##_plus})
+
 /* norm(x): gain has `width` elements, and `more` after them; and so many columns has the weight, where there is one. */
-static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width, uint32_t more) {
-  MK_TRY(mk_expect_positive(s, eps));
+static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, const norm_params *p, uint32_t more) {
+  const uint32_t width = p->width;
+  MK_TRY(mk_expect_positive(s, p->eps));
+  MK_TRY(mk_expect_factor(s, p->plus));
   MK_TRY(mk_expect_param(s, width, (uint64_t)s->in->params[width] + more == mk_shape_buffer(s, gain)->cols,
                          more == 0 ? "it must be the number of columns of gain"
                                    : "it must be the number of columns of gain before the biases"));
@@ -47,19 +55,20 @@ static mk_status check_squares(mk_shape *s, uint32_t squares, uint32_t weight, u
 }
 
 /* check_norm, or check_squares, or the norm is left out, with its parameters. */
-static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t squares, uint32_t weight, uint32_t eps,
-                                    uint32_t width, uint32_t more) {
+static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t squares, uint32_t weight, norm_params p,
+                                    uint32_t more) {
   const bool has_gain = !mk_operand_empty(&s->in->operands[gain]);
+  if (has_gain && mk_operand_empty(&s->in->operands[squares])) {
+    return check_norm(s, gain, weight, &p, more);
+  }
+  MK_TRY(mk_expect_param(s, p.plus, s->in->params[p.plus] == 0, "it must be 0 where there is no gain"));
   if (!mk_operand_empty(&s->in->operands[squares])) {
     return has_gain || more != 0
                ? mk_reject(s->v, "S10", s->index, "squares: are those of an x that is normed; there can be no gain")
-               : check_squares(s, squares, weight, eps, width);
+               : check_squares(s, squares, weight, p.eps, p.width);
   }
-  if (has_gain) {
-    return check_norm(s, gain, weight, eps, width, more);
-  }
-  MK_TRY(mk_expect_param(s, eps, s->in->params[eps] == 0, "it must be 0 where there is no gain"));
-  MK_TRY(mk_expect_param(s, width, s->in->params[width] == 0, "it must be 0 where there is no gain"));
+  MK_TRY(mk_expect_param(s, p.eps, s->in->params[p.eps] == 0, "it must be 0 where there is no gain"));
+  MK_TRY(mk_expect_param(s, p.width, s->in->params[p.width] == 0, "it must be 0 where there is no gain"));
   return more == 0 ? MK_OK : mk_reject(s->v, "S10", s->index, "gain: is absent; it has the biases");
 }
 
@@ -72,11 +81,10 @@ static mk_status expect_squared(mk_shape *s, uint32_t slot, uint32_t tile, uint3
 
 mk_status mk_shape_QKV(mk_shape *s) {
   MK_TRY(check_product(s, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, false));
-  MK_TRY(check_norm_or_none(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_squares, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps,
-                            MK_PARAM_QKV_width, 0));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_squares, MK_SLOT_QKV_weight, NORM_PARAMS(QKV), 0));
   MK_TRY(mk_expect_whole_rows(s, MK_SLOT_QKV_weight));
   uint32_t head_dim = s->in->params[MK_PARAM_QKV_head_dim], rope = s->in->params[MK_PARAM_QKV_rope_tiles];
-  MK_TRY(mk_expect_param(s, MK_PARAM_QKV_head_dim, head_dim == 64 || head_dim == 128, "it must be 64 or 128"));
+  MK_TRY(mk_expect_param(s, MK_PARAM_QKV_head_dim, mk_head_dim_exists(head_dim), "it must be 64, 128 or 256"));
   MK_TRY(mk_expect_param(
       s, MK_PARAM_QKV_rope_tiles,
       rope <= mk_buffer_grid_rows(mk_shape_buffer(s, MK_SLOT_QKV_weight)) && rope % (head_dim / MK_TILE) == 0,
@@ -189,7 +197,7 @@ mk_status mk_shape_NORM_ADD(mk_shape *s) {
   MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_parts, "number of columns", parts->cols, all));
   MK_TRY(mk_expect_switch(s, MK_PARAM_NORM_ADD_biased));
   MK_TRY(mk_expect_param(s, MK_PARAM_NORM_ADD_width, width <= all, "it must be at most the columns of parts"));
-  MK_TRY(check_norm(s, MK_SLOT_NORM_ADD_gain, MK_SLOT_NORM_ADD_gain, MK_PARAM_NORM_ADD_eps, MK_PARAM_NORM_ADD_width,
+  MK_TRY(check_norm(s, MK_SLOT_NORM_ADD_gain, MK_SLOT_NORM_ADD_gain, &NORM_PARAMS(NORM_ADD),
                     s->in->params[MK_PARAM_NORM_ADD_biased] != 0 ? width : 0));
   MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_residual_out, "first column modulo 16", to->col % MK_TILE, 0));
   return check_residual(s, MK_SLOT_NORM_ADD_residual_in, MK_SLOT_NORM_ADD_residual_out, MK_SLOT_NORM_ADD_out, to->col,
@@ -236,8 +244,8 @@ mk_status mk_shape_GLU(mk_shape *s) {
   uint32_t biases = s->in->params[MK_PARAM_GLU_biased] != 0 ? mk_shape_buffer(s, MK_SLOT_GLU_weight)->rows : 0;
   MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
   MK_TRY(mk_expect_switch(s, MK_PARAM_GLU_biased));
-  MK_TRY(check_norm_or_none(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_squares, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps,
-                            MK_PARAM_GLU_width, biases));
+  MK_TRY(mk_expect_switch(s, MK_PARAM_GLU_gelu));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_squares, MK_SLOT_GLU_weight, NORM_PARAMS(GLU), biases));
   MK_TRY(mk_expect_whole_rows(s, MK_SLOT_GLU_weight));
   if (mk_shape_lines(s) > 1) {
     MK_TRY(mk_expect(s, MK_SLOT_GLU_out, "tile width", mk_shape_buffer(s, MK_SLOT_GLU_out)->tile_cols, MK_TILE / 2));
@@ -268,8 +276,7 @@ mk_status mk_shape_HEAD(mk_shape *s) {
       mk_operand_empty(&s->in->operands[MK_SLOT_HEAD_squares])) {
     return mk_reject(s->v, "S10", s->index, "gain and squares: both are empty; a head norms by one of them");
   }
-  MK_TRY(check_norm_or_none(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_squares, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps,
-                            MK_PARAM_HEAD_width, 0));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_squares, MK_SLOT_HEAD_weight, NORM_PARAMS(HEAD), 0));
   MK_TRY(mk_expect_param(s, MK_PARAM_HEAD_vocab,
                          s->in->params[MK_PARAM_HEAD_vocab] == mk_shape_buffer(s, MK_SLOT_HEAD_logits)->cols,
                          "it must be the number of logits"));

@@ -139,12 +139,11 @@ mk_status mk_shape_COMBINE(mk_shape *s) {
   const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts];
   uint32_t head_dim = parts->tile_cols - 2u, heads = s->in->operands[MK_SLOT_COMBINE_parts].cols;
   MK_TRY(mk_expect_param(s, MK_PARAM_COMBINE_span, s->in->params[MK_PARAM_COMBINE_span] != 0, "it must be above 0"));
-  if (parts->tile_rows != mk_program_rows(s->v->program) || (head_dim != 64 && head_dim != 128) ||
+  if (parts->tile_rows != mk_program_rows(s->v->program) || !mk_head_dim_exists(head_dim) ||
       parts->cols % parts->tile_cols != 0) {
     return mk_reject(s->v, "S10", s->index,
-                     "parts: buffer %s has tiles of %ux%u; they must be %ux66 or %ux130 and whole", parts->name,
-                     parts->tile_rows, parts->tile_cols, mk_program_rows(s->v->program),
-                     mk_program_rows(s->v->program));
+                     "parts: buffer %s has tiles of %ux%u; they must be %u rows of 66, 130 or 258 columns, and whole",
+                     parts->name, parts->tile_rows, parts->tile_cols, mk_program_rows(s->v->program));
   }
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));

@@ -70,6 +70,82 @@ Test(gpu_refusals, a_cache_in_fp8) {
   mk_graph_free(graph);
 }
 
+/* Of one row, several, and wide steps of one sequence and of several. */
+Test(gpu_refusals, sliding_windows) {
+  static const uint32_t rows[] = {1, 4, 16, 128, 128}, slots[] = {1, 4, 16, 1, 128};
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  config.window = 32;
+  config.windowed[0] = 2;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const mk_compile_options options = {.sms = 4, .max_seq = 64, .rows = rows[i], .slots = slots[i]};
+    cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    expect_refused(program, rows[i] < 128
+                                ? "(attention): a sliding window is not yet on a GPU: use --device cpu"
+                                : "(attend): a sliding window is not yet in wide steps on a GPU: use --device");
+  }
+  mk_graph_free(graph);
+}
+
+/* One thing of a Gemma after the other. */
+static mk_program *compile_gemma(uint32_t head_dim) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("gemma-3-270m", &config), MK_OK);
+  config.vocab = 300;
+  config.layers = 1;
+  config.head_dim = head_dim;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64}, &program), MK_OK, "%s",
+               mk_error_message());
+  cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
+}
+
+static void clear_params(mk_program *program, mk_opcode opcode, uint32_t param) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (program->instructions[i].opcode == opcode) {
+      program->instructions[i].params[param] = 0;
+    }
+  }
+}
+
+Test(gpu_refusals, gemma) {
+  static const struct {
+    mk_opcode opcode;
+    uint32_t param;
+    const char *why;
+  } steps[] = {{MK_OP_QKV, MK_PARAM_QKV_plus, "(qkv): a gain of 1 + w is not yet on a GPU: use --device cpu"},
+               {MK_OP_ATTENTION, MK_PARAM_ATTENTION_window, "(attention): a sliding window is not yet on a GPU"},
+               {MK_OP_NORM_ADD, MK_PARAM_NORM_ADD_plus, "(norm_add): a gain of 1 + w is not yet on a GPU"},
+               {MK_OP_GLU, MK_PARAM_GLU_plus, "(glu): a gain of 1 + w is not yet on a GPU"},
+               {MK_OP_GLU, MK_PARAM_GLU_gelu, "(glu): GELU is not yet on a GPU"},
+               {MK_OP_HEAD, MK_PARAM_HEAD_plus, "(head): a gain of 1 + w is not yet on a GPU"}};
+  expect_refused(compile_gemma(256), "buffer layers.0.kv: heads of 256 dims are not yet on a GPU: use --device cpu");
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+    mk_program *program = compile_gemma(128);
+    for (size_t k = 0; k < sizeof steps / sizeof steps[0]; k++) { /* this one alone is left */
+      if (k != i) {
+        clear_params(program, steps[k].opcode, steps[k].param);
+      }
+    }
+    if (steps[i].opcode == MK_OP_ATTENTION) {
+      for (size_t k = 0; k < program->instruction_count; k++) {
+        mk_instruction *in = &program->instructions[k];
+        in->params[MK_PARAM_ATTENTION_window] =
+            in->opcode == MK_OP_ATTENTION ? 9 : in->params[MK_PARAM_ATTENTION_window];
+      }
+    }
+    expect_refused(program, steps[i].why);
+  }
+}
+
 Test(gpu_refusals, quantised_weights) {
   mk_config config;
   mk_graph *graph;

@@ -120,8 +120,8 @@ Test(disasm, whole_program) {
       "counter published kind=release scope=gpu rank=0 total=3\n"
       "queue 0:\n"
       "#7 qkv x=embed[0:19,0:7]@token gain=gain[0:1,0:7] weight=embed[1:3,0:7] out=qkv.0[0:1,1:2] eps=0.100000001 "
-      "width=100 "
-      "rope_tiles=2 head_dim=64 extras=0 wait=go>=5 wait=published>=2 signal=published+3 pages=2 resident=256 layer=0\n"
+      "width=100 rope_tiles=2 head_dim=64 extras=0 plus=0 "
+      "wait=go>=5 wait=published>=2 signal=published+3 pages=2 resident=256 layer=0\n"
       "#8 next\n"
       "queue 1:\n"
       "#9 linear_part x=?50[0:1,0:1]@0x6 wait=?40>=1 layer=3 word.7=0x000000ff\n";

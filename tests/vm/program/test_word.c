@@ -158,7 +158,7 @@ Test(word, what_has_no_word) {
   no_word(tiny.program, &in, "operand 6 of qkv is not zero; it has 6");
   in = good;
   in.params[7] = 1;
-  no_word(tiny.program, &in, "parameter 7 of qkv is 0x1; it has 5");
+  no_word(tiny.program, &in, "parameter 7 of qkv is 0x1; it has 6");
   /* Which buffer an absent operand names is not kept. */
   in = good;
   in.operands[MK_SLOT_QKV_gain] = (mk_operand){.buffer = 7};
@@ -182,7 +182,7 @@ Test(word, what_is_no_word) {
   word.halves[4 * MK_PART_HALVES + MK_WHOLE_QKV_inv_freq] = (uint16_t)tiny.program->buffer_count;
   no_instruction(tiny.program, &word, "inv_freq of qkv: buffer is");
   /* Every byte between the operands and the parameters. */
-  for (uint32_t byte = 4 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 5 * MK_PARAM_BYTES; byte++) {
+  for (uint32_t byte = 4 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 6 * MK_PARAM_BYTES; byte++) {
     word = encoded(tiny.program, &good);
     word.halves[byte / 2] = (uint16_t)(1 << byte % 2 * 8);
     no_instruction(tiny.program, &word, "nothing is there, so they are zero");
