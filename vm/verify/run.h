@@ -68,8 +68,8 @@ typedef struct mk_run {
   mk_shadow shadow;
 } mk_run;
 
-/* One run over two epochs (order.c), in which only this tile of lines has active rows (MK_ALL_LINES: all tiles have). It
- * changes nothing of the verifier but its report. */
+/* One run over two epochs (order.c), in which only this tile of lines has active rows (MK_ALL_LINES: all tiles have).
+ * It changes nothing of the verifier but its report. */
 mk_status mk_run_in_order(mk_verifier *v, uint32_t active);
 
 /* The instruction at which a lane stands. The lane must not be done with both epochs. */
