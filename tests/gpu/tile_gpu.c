@@ -23,7 +23,6 @@ TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
 TILE_IMAGE(group);
-TILE_IMAGE(lanes);
 TILE_IMAGE(rows);
 TILE_IMAGE(tensor);
 TILE_IMAGE(warp);
@@ -467,7 +466,6 @@ void test_tiles(bool quick) {
                {"tile/edge", tile_image_edge, test_edges, test_edge_words},
                {"tile/fragment", tile_image_fragment, test_fragments, NULL},
                {"tile/group", tile_image_group, NULL, test_groups},
-               {"tile/lanes", tile_image_lanes, NULL, test_lane_words},
                {"tile/rows", tile_image_rows, test_tile_rows, NULL},
                {"tile/tensor", tile_image_tensor, NULL, test_tensors},
                {"tile/warp", tile_image_warp, test_warps, test_lanes},

@@ -46,7 +46,6 @@ void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32_t rows
 /* What tile_gpu.c runs of the other files; quick: fewer shapes and rounds. */
 void test_groups(tile_gpu *gpu, bool quick);         /* tile_group_gpu.c: tile/group.cu */
 void test_tensors(tile_gpu *gpu, bool quick);        /* tile_tensor_gpu.c: tile/tensor.cu */
-void test_lane_words(tile_gpu *gpu, bool quick);     /* tile_lanes_gpu.c: tile/lanes.cu */
 void test_edge_words(tile_gpu *gpu, bool quick);     /* tile_words_gpu.c: of tile/edge.cu, */
 void test_lanes(tile_gpu *gpu, bool quick);          /* of tile/warp.cu, */
 void test_pairs_of_warps(tile_gpu *gpu, bool quick); /* and of tile/barrier.cu */

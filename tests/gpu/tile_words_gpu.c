@@ -213,31 +213,10 @@ static void test_meetings(tile_gpu *gpu, uint32_t count) {
   free(want);
 }
 
-static void test_unless(tile_gpu *gpu, uint32_t count) {
-  const size_t words = (size_t)count * 32 * 8;
-  uint32_t *in = random_words((size_t)count * 32, 74), *got = new_bytes(words * 4), *want = new_bytes(words * 4);
-  for (uint32_t i = 0; i < count * 32; i++) {
-    in[i] = in[i] % 5;
-    const bool stores = in[i] != 3;
-    const uint32_t cells[8] = {stores ? i : 1,         stores ? in[i] : 2, 3,
-                               stores ? ~i : 4,        stores ? i : 1,     stores ? 0 : 2,
-                               stores ? in[i] + 1 : 3, stores ? ~i : 4};
-    memcpy(want + (size_t)i * 8, cells, sizeof cells);
-  }
-  const tile_run run = {"mk_tile_warp_unless", 1, 32, count, 0, in, (size_t)count * 128, got, words * 4, NULL, 0};
-  if (tile_ran(gpu, &run)) {
-    expect_words(run.kernel, got, want, words, 8);
-  }
-  free(in);
-  free(got);
-  free(want);
-}
-
 void test_lanes(tile_gpu *gpu, bool quick) {
   test_largest(gpu, quick ? 6 : 100);
   test_same_in_all(gpu, quick ? 6 : 100);
   test_halves(gpu, quick ? 1 : 16);
-  test_unless(gpu, quick ? 6 : 100);
   test_same(gpu, "mk_tile_warp_stay", 1, quick ? 3 : 50, 32 * 4, 0, NULL, 0);
 }
 

@@ -32,8 +32,6 @@ enum {
   MK_GROUP_LINES = 128,
   MK_GROUP_ROWS = 64,
 
-  MK_LANES_LOOKS = 24, /* words of mk_tile_lanes for each that goes in */
-
   MK_TENSOR_ROOM = 16384, /* of the largest box, in bytes */
   MK_TENSOR_MAP_BYTES = 128,
 

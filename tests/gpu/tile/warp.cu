@@ -1,6 +1,5 @@
-// instructions/tile/warp.cuh: powers of two, pairs of bf16 and of fp16, whole loads, stores that stay or depend on a
-// word, registers given and taken; and of lanes.cuh sums and the largest over lanes, and what is the same in all of
-// them.
+// instructions/tile/warp.cuh: powers of two, pairs of bf16 and of fp16, whole loads, stores that stay, registers given
+// and taken; and of lanes.cuh warps and lanes, sums and the largest over lanes, what is the same in all of them.
 #include "instructions/tile/warp.cuh"
 
 #include "tests/gpu/tile/tile_test.cuh"
@@ -143,26 +142,6 @@ extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_half(const mk_til
     out[3 * i] = pair;
     out[3 * i + 1] = __float_as_uint(both.x);
     out[3 * i + 2] = __float_as_uint(both.y);
-  }
-  test::finish(params, true);
-}
-
-// in [count][32] words. out [count][32][2][4]: four words to shared and to global memory, unless the word is 3; the
-// clock becomes 0 where it went out.
-extern "C" __global__ void __launch_bounds__(32) mk_tile_warp_unless(const mk_tile_params params) {
-  __shared__ uint4 cells[32];
-  for (uint32_t i = 0; i < params.count; i++) {
-    const uint32_t at = i * 32 + tile::lane(), have = tile::global<const uint32_t>(params.in)[at];
-    uint4 *out = tile::global<uint4>(params.out) + at * 2;
-    cells[tile::lane()] = out[1] = make_uint4(1, 2, 3, 4);
-    __threadfence_block();  // the compiler knows nothing of the store to global memory that follows
-    const uint32_t before = tile::clock_low();
-    tile::store_shared_unless(have, 3, &cells[tile::lane()], at, ~at);
-    tile::store_timed_unless<3>(have, out + 1, at, have + 1, ~at);
-    __threadfence_block();
-    out[0] = cells[tile::lane()];
-    const bool timed = have != 3 && tile::load<uint4>(out + 1).y - before < 1u << 20;
-    out[1].y = timed ? 0 : out[1].y;
   }
   test::finish(params, true);
 }
