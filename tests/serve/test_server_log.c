@@ -75,11 +75,15 @@ Test(server_log, a_reader_that_pauses) {
   cr_assert_geq(fcntl(log, F_SETPIPE_SZ, 1 << 20), 1 << 20);
   ask_batch(fd, 10 * BATCH);
   char *rest = drain(log);
-  cr_expect_eq(lines + count_lines(rest), 11 * BATCH);
+  cr_expect_geq(lines + count_lines(rest), 10 * BATCH, "not only at the end");
+  const size_t more = count_lines(rest);
   free(rest);
   close(fd);
-  close(log);
   stop(&r);
+  rest = drain(log);
+  cr_expect_eq(lines + more + count_lines(rest), 11 * BATCH);
+  free(rest);
+  close(log);
 }
 
 /* What there is no room for is counted. */
@@ -92,16 +96,20 @@ Test(server_log, a_reader_that_never_comes) {
   }
   cr_assert_geq(fcntl(log, F_SETPIPE_SZ, 1 << 20), 1 << 20);
   ask_batch(fd, 4000);
-  char *text = drain(log);
-  const char *found = strstr(text, "\"lost_lines\":");
-  cr_assert_not_null(found);
-  const size_t lost = strtoul(found + strlen("\"lost_lines\":"), NULL, 10);
-  cr_expect_gt(lost, 100);
-  cr_expect_eq(count_lines(text) - 1 + lost, 4000 + BATCH, "each line is written or counted");
-  free(text);
+  char *texts[2] = {drain(log), NULL};
   close(fd);
-  close(log);
   stop(&r);
+  texts[1] = drain(log); /* a line may come after its answer */
+  size_t lines = 0, lost = 0;
+  for (size_t i = 0; i < 2; i++) {
+    const char *found = strstr(texts[i], "\"lost_lines\":");
+    lost += found == NULL ? 0 : strtoul(found + strlen("\"lost_lines\":"), NULL, 10);
+    lines += count_lines(texts[i]);
+    free(texts[i]);
+  }
+  cr_expect_gt(lost, 100);
+  cr_expect_eq(lines - 1 + lost, 4000 + BATCH, "each line is written or counted");
+  close(log);
 }
 
 /* ---- A loop that is held up ---- */
