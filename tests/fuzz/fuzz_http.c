@@ -27,6 +27,10 @@ static void on_call(void *user, mk_http_call *call) {
       break;
     case 1:
       mk_http_begin(call, 200, "text/event-stream");
+      if (length % 4 == 3 && mk_http_take_back(call)) {
+        mk_http_reply(call, 503, "text/plain", body, length);
+        break;
+      }
       mk_http_send(call, body, length);
       mk_http_end(call, length % 2 == 0);
       break;
