@@ -127,8 +127,8 @@ static ssize_t write_at_gate(void *cookie, const char *bytes, size_t size) {
   return (ssize_t)size;
 }
 
-/* Asks for a stream after a prompt of `count` tokens, and holds the loop up meanwhile. false: the first token came before
- * that, since this thread had to wait for a core. */
+/* Asks for a stream after a prompt of `count` tokens, and holds the loop up meanwhile. false: the first token came
+ * before that, since this thread had to wait for a core. */
 static bool stream_beside(const rig *r, gate *g, size_t count) {
   char *body = calloc(1, 1 << 16), *head = NULL;
   strcpy(body, "{\"max_tokens\":5,\"ignore_eos\":true,\"temperature\":0,\"stream\":true,\"prompt\":[1");
