@@ -1,7 +1,8 @@
 "use strict";
 // Talks to the endpoints of the server that the page comes from, and to nobody else.
 const at = id => document.getElementById(id);
-const numbers = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "seed"];
+const numbers = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+                 "seed"];
 const themes = ["system", "light", "dark"];
 let said = [];        // the conversation, as the endpoint takes it
 let working = null;   // the AbortController of the answer that comes
@@ -55,7 +56,8 @@ async function problemOf(response) {
 // ---- What is said ----
 
 function addArticle(role) {
-  const article = document.createElement("article"), head = document.createElement("h2"), text = document.createElement("div");
+  const article = document.createElement("article"), head = document.createElement("h2");
+  const text = document.createElement("div");
   article.className = role;
   head.textContent = role === "user" ? "You" : "Model";
   article.append(head, text);
@@ -79,12 +81,13 @@ function readSampling() {
   let good = true;
   for (const name of numbers) {
     const field = at(name), text = field.value.trim(), value = Number(text), limits = field.dataset;
-    const wrong = text !== "" && (!Number.isFinite(value) || value < Number(limits.low) || value > Number(limits.high ?? Infinity) ||
+    const wrong = text !== "" && (!Number.isFinite(value) || value < Number(limits.low) ||
+                                  value > Number(limits.high ?? Infinity) ||
                                   ("whole" in limits && !Number.isSafeInteger(value)));
     field.setAttribute("aria-invalid", wrong);
     if (wrong && good) {
-      const most = limits.high === undefined ? "from " + limits.low + " on" : "from " + limits.low + " to " + limits.high;
-      show(field.labels[0].textContent + ": a " + ("whole" in limits ? "whole " : "") + "number " + most);
+      const range = "from " + limits.low + (limits.high === undefined ? " on" : " to " + limits.high);
+      show(field.labels[0].textContent + ": a " + ("whole" in limits ? "whole " : "") + "number " + range);
       field.focus();
     }
     good = good && !wrong;
@@ -127,7 +130,8 @@ function paint(answer, meter) {
 function tell(meter) {
   const seconds = (meter.last - meter.first) / 1e3, speed = seconds > 0 ? (meter.tokens - 1) / seconds : 0;
   const waited = meter.first === 0 ? "" : ", the first after " + Math.round(meter.first - meter.start) + " ms";
-  at("rate").textContent = meter.tokens + " tokens" + (speed > 0 ? ", " + speed.toFixed(speed < 100 ? 1 : 0) + " a second" : "") + waited;
+  const rate = speed > 0 ? ", " + speed.toFixed(speed < 100 ? 1 : 0) + " a second" : "";
+  at("rate").textContent = meter.tokens + " tokens" + rate + waited;
 }
 
 function takeEvent(event, answer, meter) {
@@ -149,7 +153,8 @@ async function ask(text, sampling) {
   const chat = at("mode").value === "chat", system = at("system").value.trim();
   const meter = {start: performance.now(), first: 0, last: 0, tokens: 0, reason: ""};
   const turns = [...(system === "" ? [] : [{role: "system", content: system}]), ...said, {role: "user", content: text}];
-  const body = {model: modelId, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true}, ...sampling,
+  const body = {model: modelId, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true},
+                ...sampling,
                 ...(chat ? {messages: turns} : {prompt: text})};
   addArticle("user").text.textContent = text;
   const answer = addArticle("assistant");
@@ -160,7 +165,9 @@ async function ask(text, sampling) {
                                        {method: "POST", body: JSON.stringify(body), signal: working.signal});
     if (!response.ok) throw new Error(await problemOf(response));
     await readEvents(response, event => takeEvent(event, answer, meter));
-    if (meter.reason === "length") addNote(answer.article, "It ends here because the number of tokens, or the context, is used up.");
+    if (meter.reason === "length") {
+      addNote(answer.article, "It ends here because the number of tokens, or the context, is used up.");
+    }
   } catch (e) {
     problem = e.name === "AbortError" ? "" : e.message;
     addNote(answer.article, e.name === "AbortError" ? "Stopped." : "Failed: " + e.message);
@@ -168,7 +175,9 @@ async function ask(text, sampling) {
   cancelAnimationFrame(answer.frame);
   paint(answer, meter);
   answer.article.removeAttribute("aria-busy");
-  if (chat && answer.text.textContent !== "") said.push({role: "user", content: text}, {role: "assistant", content: answer.text.textContent});
+  if (chat && answer.text.textContent !== "") {
+    said.push({role: "user", content: text}, {role: "assistant", content: answer.text.textContent});
+  }
   return problem;
 }
 

@@ -17,7 +17,9 @@ QUESTION = "What is a database?"
 
 
 def chat(**options):
-    return langchain_openai.ChatOpenAI(base_url=URL + "/v1", model=MODEL, **{"api_key": KEY, "temperature": 0, "max_tokens": 8, "max_retries": 0, **options})
+    return langchain_openai.ChatOpenAI(base_url=URL + "/v1", model=MODEL,
+                                       **{"api_key": KEY, "temperature": 0, "max_tokens": 8, "max_retries": 0,
+                                          **options})
 
 
 class LangChain(unittest.TestCase):
@@ -44,7 +46,8 @@ class LangChain(unittest.TestCase):
         self.assertEqual([answer.content for answer in chat().batch([QUESTION] * 6)], [alone] * 6)
 
     def test_completions(self):
-        text = langchain_openai.OpenAI(base_url=URL + "/v1", api_key=KEY, model=MODEL, temperature=0, max_tokens=8, max_retries=0)
+        text = langchain_openai.OpenAI(base_url=URL + "/v1", api_key=KEY, model=MODEL, temperature=0, max_tokens=8,
+                                       max_retries=0)
         self.assertTrue(text.invoke("A database is"))
 
     def test_a_wrong_key(self):

@@ -1,7 +1,8 @@
 """Load on `mkvm serve` (or any OpenAI endpoint) over loopback, by plain sockets: streams of /v1/completions whose
 prompts are random ids.
 
-    python3 load.py http://127.0.0.1:8080 --concurrency 16 --requests 48 --in 512 --out 128 [--rate R] [--key K] [--processes 4]
+    python3 load.py http://127.0.0.1:8080 --concurrency 16 --requests 48 --in 512 --out 128
+            [--rate R] [--key K] [--processes 4]
 
 Prints one line of JSON: requests/s, tokens/s, time to the first token and between tokens (p50, p99, milliseconds). A
 token is an event of the stream; times are taken when its bytes come out of the socket. With --rate requests arrive
@@ -22,12 +23,15 @@ import urllib.parse
 async def one(o, seed, first, gaps):
     """A request, on a connection of its own. Returns its number of tokens and when it ended."""
     numbers = random.Random(seed)
-    body = json.dumps({"prompt": [numbers.randrange(10, o.vocabulary) for _ in range(o.length)], "max_tokens": o.out, "temperature": o.temperature,
+    body = json.dumps({"prompt": [numbers.randrange(10, o.vocabulary) for _ in range(o.length)], "max_tokens": o.out,
+                       "temperature": o.temperature,
                        "stream": True, "ignore_eos": True, "seed": seed}).encode()
     start = time.perf_counter()
     reader, writer = await asyncio.open_connection(o.host, o.port)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {o.host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    writer.write((head + (f"Authorization: Bearer {o.key}\r\n" if o.key else "") + "Connection: close\r\n\r\n").encode() + body)
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: {o.host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n")
+    key = f"Authorization: Bearer {o.key}\r\n" if o.key else ""
+    writer.write((head + key + "\r\n").encode() + body)
     status = (await reader.readline()).split()
     if len(status) < 2 or status[1] != b"200":
         raise RuntimeError(f"the server says {status}: {(await reader.read(2000))!r}")
@@ -92,7 +96,8 @@ def main():
     p.add_argument("--vocabulary", type=int, default=1000)
     p.add_argument("--key", default="")
     p.add_argument("--processes", type=int, default=4)
-    p.add_argument("--seed", type=int, default=time.time_ns() // 1000 % 10**12, help="of the prompts; usually they are new ones")
+    p.add_argument("--seed", type=int, default=time.time_ns() // 1000 % 10**12,
+                   help="of the prompts; usually they are new ones")
     o = p.parse_args()
     url = urllib.parse.urlsplit(o.url)
     o.host, o.port = url.hostname, url.port
@@ -112,8 +117,10 @@ def main():
         a, b, c, start, end = results.get()
         first, gaps, counts, starts, ends = first + a, gaps + b, counts + c, starts + [start], ends + [end]
     seconds = max(ends) - min(starts)
-    print(json.dumps({"concurrency": o.concurrency, "rate": o.rate, "in": o.length, "out": o.out, "requests": len(counts),
-                      "requests_per_s": round(len(counts) / seconds, 2), "tokens_per_s": round(sum(counts) / seconds, 1),
+    print(json.dumps({"concurrency": o.concurrency, "rate": o.rate, "in": o.length, "out": o.out,
+                      "requests": len(counts),
+                      "requests_per_s": round(len(counts) / seconds, 2),
+                      "tokens_per_s": round(sum(counts) / seconds, 1),
                       "first_ms": [quantile(first, 0.5), quantile(first, 0.99)],
                       "between_ms": [quantile(gaps, 0.5), quantile(gaps, 0.99)]}))
 

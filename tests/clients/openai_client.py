@@ -94,7 +94,8 @@ class Completions(unittest.TestCase):
             self.assertGreaterEqual(len(top), 3)
 
     def test_of_a_prompt(self):
-        answer = client().completions.create(model=MODEL, prompt=PROMPT, max_tokens=0, temperature=0, logprobs=1, echo=True)
+        answer = client().completions.create(model=MODEL, prompt=PROMPT, max_tokens=0, temperature=0, logprobs=1,
+                                             echo=True)
         found = answer.choices[0].logprobs
         self.assertEqual(answer.choices[0].text, PROMPT)
         self.assertEqual("".join(found.tokens[1:]), PROMPT)  # the first one is the tokenizer's own, a BOS
@@ -104,7 +105,8 @@ class Completions(unittest.TestCase):
 
     def test_seed(self):
         def ask(seed):
-            return client().completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1, seed=seed).choices[0].text
+            return client().completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1,
+                                               seed=seed).choices[0].text
         self.assertEqual(ask(5), ask(5))
         self.assertNotEqual(ask(5), ask(6))
 
@@ -118,7 +120,8 @@ class Completions(unittest.TestCase):
 
 class Chat(unittest.TestCase):
     def test_answer(self):
-        answer = client().chat.completions.create(model=MODEL, messages=QUESTION, max_completion_tokens=12, temperature=0)
+        answer = client().chat.completions.create(model=MODEL, messages=QUESTION, max_completion_tokens=12,
+                                                  temperature=0)
         self.assertEqual(answer.object, "chat.completion")
         self.assertEqual(answer.choices[0].message.role, "assistant")
         self.assertIn(answer.choices[0].finish_reason, ("stop", "length"))
@@ -126,7 +129,8 @@ class Chat(unittest.TestCase):
 
     def test_stream(self):
         whole = client().chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=12, temperature=0)
-        pieces = list(client().chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=12, temperature=0, stream=True))
+        pieces = list(client().chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=12, temperature=0,
+                                                       stream=True))
         roles = [p.choices[0].delta.role for p in pieces if p.choices and p.choices[0].delta.role]
         text = "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
         self.assertEqual(roles, ["assistant"])
@@ -134,7 +138,8 @@ class Chat(unittest.TestCase):
         self.assertEqual(pieces[-1].choices[0].finish_reason, whole.choices[0].finish_reason)
 
     def test_log_probabilities(self):
-        answer = client().chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=4, temperature=0, logprobs=True, top_logprobs=5)
+        answer = client().chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=4, temperature=0,
+                                                  logprobs=True, top_logprobs=5)
         content = answer.choices[0].logprobs.content
         self.assertEqual(len(content), answer.usage.completion_tokens)
         for token in content:
@@ -182,14 +187,16 @@ class Errors(Idle):
         self.assertEqual(raised.exception.body["type"], "invalid_request_error")
 
     def test_values(self):
-        for field, value in (("temperature", 3), ("top_p", -1), ("n", 0), ("max_tokens", -5), ("logit_bias", {"9999999": 1})):
+        for field, value in (("temperature", 3), ("top_p", -1), ("n", 0), ("max_tokens", -5),
+                             ("logit_bias", {"9999999": 1})):
             with self.assertRaises(openai.BadRequestError) as raised:
                 client().completions.create(model=MODEL, prompt=PROMPT, **{field: value})
             self.assertTrue((raised.exception.param or "").startswith(field), raised.exception.body)
 
     def test_timeout(self):
         with self.assertRaises(openai.APITimeoutError):
-            client(timeout=0.02).completions.create(model=MODEL, prompt=PROMPT, max_tokens=1500, extra_body={"ignore_eos": True})
+            client(timeout=0.02).completions.create(model=MODEL, prompt=PROMPT, max_tokens=1500,
+                                                    extra_body={"ignore_eos": True})
         self.wait_until_idle()
 
 
@@ -219,11 +226,13 @@ class Cancelled(Idle):
 class Together(unittest.TestCase):
     def test_many_have_what_one_has(self):
         prompts = [PROMPT, "The", "Once upon a time", "def main():"] * 3
-        alone = {p: client().completions.create(model=MODEL, prompt=p, max_tokens=16, temperature=0).choices[0].text for p in set(prompts)}
+        alone = {p: client().completions.create(model=MODEL, prompt=p, max_tokens=16,
+                                                temperature=0).choices[0].text for p in set(prompts)}
         got = [None] * len(prompts)
 
         def ask(i):
-            got[i] = client().completions.create(model=MODEL, prompt=prompts[i], max_tokens=16, temperature=0).choices[0].text
+            got[i] = client().completions.create(model=MODEL, prompt=prompts[i], max_tokens=16,
+                                                 temperature=0).choices[0].text
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
         for t in threads:
@@ -234,7 +243,8 @@ class Together(unittest.TestCase):
 
     def test_retries_when_the_queue_is_full(self):
         def ask(i, answers):
-            answers[i] = client(max_retries=8).completions.create(model=MODEL, prompt=PROMPT, max_tokens=8, temperature=0).choices[0].text
+            answers[i] = client(max_retries=8).completions.create(model=MODEL, prompt=PROMPT, max_tokens=8,
+                                                                  temperature=0).choices[0].text
 
         answers = [None] * 40
         threads = [threading.Thread(target=ask, args=(i, answers)) for i in range(len(answers))]
@@ -248,14 +258,16 @@ class Together(unittest.TestCase):
 
 class Raw(unittest.TestCase):
     def test_headers(self):
-        status, headers, _ = raw("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, key=None, Authorization="bearer " + KEY,
+        status, headers, _ = raw("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, key=None,
+                                 Authorization="bearer " + KEY,
                                  X_Request_Id="mine-7")
         self.assertEqual(status, 200)
         self.assertEqual(headers["x-request-id"], "mine-7")
         self.assertEqual(headers["content-type"].split(";")[0], "application/json")
 
     def test_without_a_key(self):
-        for path, want in (("/", 200), ("/health", 200), ("/ready", 200), ("/version", 401), ("/v1/models", 401), ("/nothing", 401)):
+        for path, want in (("/", 200), ("/health", 200), ("/ready", 200), ("/version", 401), ("/v1/models", 401),
+                           ("/nothing", 401)):
             self.assertEqual(raw(path, key=None)[0], want, path)
         self.assertEqual(set(json.loads(raw("/v1/models", key=None)[2])["error"]), {"message", "type", "param", "code"})
 
