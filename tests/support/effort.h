@@ -1,7 +1,8 @@
 /* How much a test does: the whole of it, or as little as still holds every kind of case.
  *
- * Whole is the rule. MK_TEST_QUICK=1 in the environment, which tools/test --quick sets, asks for little: fewer seeds,
- * mutants, draws and lengths, and no kind of them less. Any thread may call. */
+ * Whole is the rule. MK_TEST_QUICK=1 in the environment asks for little: fewer seeds, mutants, draws and lengths, and
+ * no kind of them less. tools/test --quick sets it, and so does tools/test for what runs under AddressSanitizer. Any
+ * thread may call. */
 #ifndef MK_TEST_EFFORT_H
 #define MK_TEST_EFFORT_H
 
