@@ -24,30 +24,91 @@ static bool needs_cpu(const mk_engine_options *options) {
   return options->interleave_seed != 0 || options->adversarial || options->check_races || options->tamper != NULL;
 }
 
-/* *index: the GPU to use, or -1 for the CPU. */
-static mk_status choose_device(const mk_engine_options *options, int *index) {
+/* Where an engine runs. */
+typedef struct place {
+  uint32_t ranks;
+  uint32_t gpus[MK_GPU_MOST_RANKS]; /* of each rank */
+  bool on_gpus;                     /* else on the CPU, with any number of ranks */
+} place;
+
+static mk_status unknown_device(const char *name) {
+  return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda, cuda:N, or, for ranks, cuda:N-M or cuda:N,M,...",
+                  name);
+}
+
+/* A number of at most three digits at *text, which goes on after it. */
+static bool take_number(const char **text, uint32_t *number) {
+  const size_t digits = strspn(*text, "0123456789");
+  *number = (uint32_t)strtoul(*text, NULL, 10);
+  *text += digits;
+  return digits != 0 && digits <= 3;
+}
+
+/* The GPUs that "cuda:..." names; their number becomes *count. */
+static mk_status take_gpus(const char *name, uint32_t *gpus, uint32_t *count) {
+  const char *at = name + strlen("cuda:");
+  do {
+    uint32_t first, last;
+    at += *count != 0; /* a comma */
+    if (!take_number(&at, &first)) {
+      return unknown_device(name);
+    }
+    last = first;
+    if (*at == '-') {
+      at++;
+      if (!take_number(&at, &last) || last < first) {
+        return unknown_device(name);
+      }
+    }
+    for (uint32_t gpu = first; gpu <= last; gpu++) {
+      if (*count == MK_GPU_MOST_RANKS) {
+        return mk_error(MK_ERR_USAGE, "device %s: a model can be shared by at most %d GPUs", name, MK_GPU_MOST_RANKS);
+      }
+      gpus[(*count)++] = gpu;
+    }
+  } while (*at == ',');
+  return *at == '\0' ? MK_OK : unknown_device(name);
+}
+
+/* Whether mkvm can use the first GPUs, one for each rank. */
+static bool gpus_present(uint32_t ranks) {
+  bool present = ranks <= MK_GPU_MOST_RANKS;
+  for (uint32_t gpu = 0; gpu < ranks && present; gpu++) {
+    present = mk_gpu_present(gpu);
+  }
+  return present;
+}
+
+static mk_status choose_device(const mk_engine_options *options, place *out) {
   const char *name = options->device == NULL ? "" : options->device;
-  *index = -1;
+  *out = (place){.ranks = options->ranks > 1 ? options->ranks : 1};
   if (strcmp(name, "cpu") == 0) {
     return MK_OK;
   }
   if (name[0] == '\0') {
-    *index = !needs_cpu(options) && options->ranks <= 1 && mk_gpu_present(0) ? 0 : -1;
-    return MK_OK;
+    out->on_gpus = !needs_cpu(options) && gpus_present(out->ranks);
+  } else if (strcmp(name, "cuda") != 0 && strncmp(name, "cuda:", 5) != 0) {
+    return unknown_device(name);
+  } else {
+    out->on_gpus = true;
   }
-  const char *number = strncmp(name, "cuda:", 5) == 0 ? name + 5 : "";
-  size_t digits = strlen(number);
-  if (strcmp(name, "cuda") != 0 && (digits == 0 || digits > 3 || strspn(number, "0123456789") != digits)) {
-    return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda or cuda:N", name);
-  }
-  if (needs_cpu(options)) {
+  uint32_t named = 0;
+  MK_TRY(name[0] != '\0' && name[4] == ':' ? take_gpus(name, out->gpus, &named) : MK_OK);
+  if (out->on_gpus && name[0] != '\0' && needs_cpu(options)) {
     return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use device cpu for that", name);
   }
-  if (options->ranks > 1) {
-    return mk_error(MK_ERR_USAGE, "device %s: %u ranks; so far the cpu alone has more than one, use device cpu", name,
+  if (out->on_gpus && out->ranks > MK_GPU_MOST_RANKS) {
+    return mk_error(MK_ERR_USAGE, "device %s: %u ranks; GPUs have at most %d, the cpu more", name, out->ranks,
+                    MK_GPU_MOST_RANKS);
+  }
+  if (named > 1 && options->ranks != 0 && options->ranks != named) {
+    return mk_error(MK_ERR_USAGE, "device %s names %u GPUs, for %u ranks; leave one of the two out", name, named,
                     options->ranks);
   }
-  *index = (int)strtol(number, NULL, 10);
+  out->ranks = named > 1 ? named : out->ranks;
+  for (uint32_t r = named; r < out->ranks && out->on_gpus; r++) { /* those after the first one */
+    out->gpus[r] = r == 0 ? 0 : out->gpus[r - 1] + 1;
+  }
   return MK_OK;
 }
 
@@ -60,14 +121,14 @@ static uint32_t queues_of(const mk_engine_options *options, bool cpu) {
   if (options->sms != 0 || !cpu || needs_cpu(options)) {
     return options->sms != 0 ? options->sms : MK_DEFAULT_SMS;
   }
-  const uint32_t ranks = options->ranks > 1 ? options->ranks : 1;
+  const uint32_t ranks = options->ranks > 1 ? options->ranks : 1; /* of the CPU */
   const uint32_t queues = (QUEUES_PER_THREAD * threads_of(options) + ranks - 1) / ranks;
   return queues < MK_DEFAULT_SMS ? queues : MK_DEFAULT_SMS;
 }
 
 bool mk_engine_takes_cuda(const mk_engine_options *options) {
-  int index;
-  return choose_device(options, &index) == MK_OK && index >= 0;
+  place where;
+  return choose_device(options, &where) == MK_OK && where.on_gpus;
 }
 
 bool mk_engine_takes_rows(const mk_engine_options *options) {
@@ -149,9 +210,27 @@ static void tell_memory(const mk_program *program, const mk_engine_options *opti
   }
 }
 
-static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, uint32_t gpu) {
+/* "cuda:0", "cuda:0-3" where they follow each other, or else all of them. */
+static void name_gpus(const place *where, char *name, size_t size) {
+  const uint32_t *gpus = where->gpus, last = where->ranks - 1;
+  bool run = last > 0;
+  for (uint32_t r = 1; r <= last; r++) {
+    run = run && gpus[r] == gpus[r - 1] + 1;
+  }
+  int n = snprintf(name, size, "cuda:%u", gpus[0]);
+  if (run) {
+    (void)snprintf(name + n, size - (size_t)n, "-%u", gpus[last]);
+  }
+  for (uint32_t r = 1; r <= last && !run; r++) {
+    n += snprintf(name + n, size - (size_t)n, ",%u", gpus[r]);
+  }
+}
+
+static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, const place *where) {
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
-  const mk_gpu_options machine = {.device = gpu,
+  char name[64]; /* room for all GPUs that there may be */
+  const mk_gpu_options machine = {.device = where->gpus[0],
+                                  .devices = where->gpus,
                                   .deadline_ms = options->gpu_deadline_ms,
                                   .memory = options->memory,
                                   .user = options->progress_user};
@@ -159,7 +238,8 @@ static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, u
     MK_TRY(mk_weights_check_gpu(&engine->graph->weights[i]));
   }
   MK_TRY(mk_gpu_new(main->program, &machine, &main->gpu));
-  snprintf(engine->device, sizeof engine->device, "cuda:%u (%s)", gpu, mk_gpu_name(main->gpu));
+  name_gpus(where, name, sizeof name);
+  snprintf(engine->device, sizeof engine->device, "%s (%s)", name, mk_gpu_name(main->gpu));
   engine->want_logits = options->want_logits;
   return MK_OK;
 }
@@ -175,10 +255,10 @@ static mk_status open_cpu(const mk_engine_options *options, const mk_cpu *lender
 
 static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
-  int gpu;
-  MK_TRY(choose_device(options, &gpu));
-  if (gpu >= 0) {
-    return open_gpu(engine, options, (uint32_t)gpu);
+  place where;
+  MK_TRY(choose_device(options, &where));
+  if (where.on_gpus) {
+    return open_gpu(engine, options, &where);
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
   tell_memory(main->program, options);
@@ -199,21 +279,21 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
                              uint32_t rows, mk_batch_machine which) {
   const mk_engine_machine *main = mk_engine_main(engine);
   mk_engine_machine *out = &engine->machines[which];
-  int gpu;
+  place where;
   compile.rows = rows;
   compile.slots = 1;                                     /* one row, or a prompt */
   compile.blocks = main->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
   const uint64_t cache = (uint64_t)compile.blocks * MK_BLOCK_TOKENS; /* no sequence is longer */
   compile.max_seq = rows == 1 && cache < compile.max_seq ? (uint32_t)cache : compile.max_seq;
   compile.sampling = compile.sampling && which != MK_MACHINE_PROMPTS; /* which chooses greedily */
-  MK_TRY(choose_device(options, &gpu));
+  MK_TRY(choose_device(options, &where));
   MK_TRY(mk_compile(engine->graph, &compile, &out->program));
   MK_TRY(mk_verify(out->program, NULL));
   find_buffers(out);
-  if (gpu < 0) {
+  if (!where.on_gpus) {
     return open_cpu(options, main->cpu, out);
   }
-  const mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
+  const mk_gpu_options machine = {.devices = where.gpus, .deadline_ms = options->gpu_deadline_ms};
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
@@ -256,13 +336,16 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
 }
 
 /* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU alone, where nothing is drawn, of models that
- * have wide steps; one where the GPU's kernels of several rows ask for whole tiles. */
-static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples, bool gpu) {
+ * have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and where several GPUs share the
+ * model. */
+static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
+                              const place *where) {
+  const bool gpu = where->on_gpus;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
   const mk_compile_options wide = {.rows = options->rows, .slots = options->slots};
   const bool many = gpu && !samples && mk_is_wide(engine->graph, &wide);
   const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
-  return gpu && !whole ? 1 : rows;
+  return gpu && (!whole || where->ranks > 1) ? 1 : rows;
 }
 
 static void note_cache(const mk_engine_options *options) {
@@ -294,13 +377,13 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
   uint32_t rows = options->rows;
-  int gpu;
-  MK_TRY(choose_device(options, &gpu));
+  place where;
+  MK_TRY(choose_device(options, &where));
   if (options->rows_or_one && rows > 1) {
-    rows = rows_that_fit(engine, options, samples, gpu >= 0);
+    rows = rows_that_fit(engine, options, samples, &where);
   }
-  mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
-                                .ranks = options->ranks,
+  mk_compile_options compile = {.sms = queues_of(options, !where.on_gpus),
+                                .ranks = where.ranks,
                                 .max_seq = engine->max_seq,
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,

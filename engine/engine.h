@@ -26,12 +26,14 @@ typedef struct mk_tamper {
 } mk_tamper;
 
 typedef struct mk_engine_options {
-  const char *device;       /* "cpu", "cuda" or "cuda:N"; NULL or "": cuda:0 where mkvm can use it, else cpu */
+  /* "cpu", "cuda" or "cuda:N", or a GPU for each rank: "cuda:0-3", "cuda:0,2". NULL or "": the first GPUs where mkvm can
+   * use them, else cpu. With `ranks`, "cuda:N" is the GPU of the first rank, and the next GPUs are those of the others. */
+  const char *device;
   bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
   uint64_t synth_seed;      /* of the hash weights */
   uint32_t gpu_deadline_ms; /* cuda: the deadline of every wait in the kernel; 0: 1500 */
-  uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: 1. Several: the cpu, so far */
+  uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: as many as GPUs are named, else 1 */
   /* SMs of each rank. 0: 132 on a GPU. 0 on the cpu: as many as keep its threads busy, but 132 when it interleaves or
    * checks for races. */
   uint32_t sms;
@@ -112,7 +114,7 @@ bool mk_engine_takes_rows(const mk_engine_options *options);
 const mk_config *mk_engine_config(const mk_engine *engine);
 const mk_program *mk_engine_program(const mk_engine *engine);
 uint32_t mk_engine_max_seq(const mk_engine *engine);
-/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)". As long-lived as the engine. */
+/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)", "cuda:0-1 (NVIDIA H200)" of two ranks. As long-lived as the engine. */
 const char *mk_engine_device(const mk_engine *engine);
 /* The GPU machine that the engine owns; NULL when it runs on the CPU. */
 mk_gpu *mk_engine_gpu(mk_engine *engine);

@@ -290,6 +290,10 @@ static mk_status run_steps(at_work *w) {
   }
   mk_batch_wants wants = mk_batch_wants_of(engine->batch);
   wants.logits = wants.logits || engine->want_logits;
+  if (wants.rankings && mk_gpu_rank_count(machine->gpu) > 1) { /* the host ranks, by logits from all of them */
+    wants.rankings = false;
+    wants.logits = true;
+  }
   if (wants.logits || wants.rankings) {
     return run_with_logits(w, &wants);
   }

@@ -230,6 +230,15 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
   }
 }
 
+// Publishes the sums of a unit as a part of the context: `dim` is its first dim.
+__device__ inline void put_unit(const consumer &c, const attention_shape &a, uint64_t *to, uint32_t dim,
+                                const merged_unit &sum) {
+  tile::store_stamped_pair(to, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
+  if (dim == 0) {
+    tile::store_stamped_pair(to + a.head_dim(), __float_as_uint(sum.top), __float_as_uint(sum.total), c.d.generation());
+  }
+}
+
 // All warps meet. Then the parts of a round, which begins with block `first` of the split, are added up to sums of
 // spans, and these to the split's sum. After the last round that is published; where the work of a COMBINE is done
 // here, first as the COMBINE's output. Units of this work are dealt from the last warp on: in short contexts the last
@@ -298,13 +307,14 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
       continue;
     }
     if (combined != nullptr) {
-      publish_combined(c, combined, unit, sum);
+      publish_combined(c, readers_of(combine->parts[MK_PART_COMBINE_out]), combined, unit, sum);
     }
     if (publishes(c.d)) {
-      tile::store_stamped_pair(out + to, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
-      if (dim == 0) {
-        tile::store_stamped_pair(out + to + a.head_dim(), __float_as_uint(sum.top), __float_as_uint(sum.total),
-                                 c.d.generation());
+      if constexpr (MK_GPU_RANKS) {
+        to_readers(readers_of(in.parts[MK_PART_ATTENTION_out]), out + to,
+                   [=](uint64_t *words) { put_unit(c, a, words, dim, sum); });
+      } else {
+        put_unit(c, a, out + to, dim, sum);
       }
     }
   }

@@ -50,10 +50,17 @@ __device__ inline merged_unit four_splits(const consumer &c, uint32_t buffer, ad
   });
 }
 
-// Output values 2 unit and 2 unit + 1 of the output `out`.
-__device__ inline void publish_combined(const consumer &c, uint64_t *out, uint32_t unit, const merged_unit &sum) {
+// Output values 2 unit and 2 unit + 1 of the output `out`, for the ranks that read them.
+__device__ inline void publish_combined(const consumer &c, uint32_t readers, uint64_t *out, uint32_t unit,
+                                        const merged_unit &sum) {
   float scale = reciprocal_of(sum.total);
-  tile::store_stamped(out + unit, tile::pack_bf16(sum.low * scale, sum.high * scale), c.d.generation());
+  if constexpr (MK_GPU_RANKS) {
+    to_readers(readers, out + unit, [=](uint64_t *to) {
+      tile::store_stamped(to, tile::pack_bf16(sum.low * scale, sum.high * scale), c.d.generation());
+    });
+  } else {
+    tile::store_stamped(out + unit, tile::pack_bf16(sum.low * scale, sum.high * scale), c.d.generation());
+  }
 }
 
 __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &in) {
@@ -85,7 +92,8 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
       add_unit(sum, four);
     }
     if (tile::place_in_group<LANES>(c.lane) == 0 && publishes(c.d)) {
-      publish_combined(c, stamped_row(c.d, in.parts[MK_PART_COMBINE_out]), unit, sum);
+      const mk_operand &out = in.parts[MK_PART_COMBINE_out];
+      publish_combined(c, readers_of(out), stamped_row(c.d, out), unit, sum);
     }
   }
 }

@@ -10,7 +10,7 @@ namespace mk {
 
 __device__ inline void begin_GLU(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = in.parts[MK_PART_GLU_weight].rows;
-  r.row = stamped_row(s.d, in.parts[MK_PART_GLU_out]);
+  r.row = published_row(s, in.parts[MK_PART_GLU_out]);
 }
 
 // The bias of row `row` of row tile i, which the gains go on with.

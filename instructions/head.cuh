@@ -39,6 +39,11 @@ __device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction_wor
   return y;
 }
 
+__device__ inline void put_candidate(const storer &s, uint64_t *to, const row_store &r) {
+  tile::store_stamped(to, __float_as_uint(r.best), s.d.generation());
+  tile::store_stamped(to + 1, r.index | (r.stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+}
+
 // Publishes this SM's candidate; `inside`: the row does not choose, and the candidate is empty.
 __device__ inline void end_HEAD(const storer &s, const mk_instruction_word &in, bool inside, row_store &r) {
   best_of_lanes(r.best, r.index);
@@ -48,8 +53,12 @@ __device__ inline void end_HEAD(const storer &s, const mk_instruction_word &in, 
   }
   uint64_t *candidate = stamped_row(s.d, in.parts[MK_PART_HEAD_candidate]);
   if (s.lane == 0 && publishes(s.d)) {
-    tile::store_stamped(candidate, __float_as_uint(r.best), s.d.generation());
-    tile::store_stamped(candidate + 1, r.index | (r.stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+    if constexpr (MK_GPU_RANKS) {
+      to_readers(readers_of(in.parts[MK_PART_HEAD_candidate]), candidate,
+                 [&](uint64_t *to) { put_candidate(s, to, r); });
+    } else {
+      put_candidate(s, candidate, r);
+    }
   }
 }
 

@@ -10,11 +10,12 @@ namespace mk {
 __device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = in.parts[MK_PART_LINEAR_PART_weight].rows;
   r.row = stamped_row(s.d, in.parts[MK_PART_LINEAR_PART_out]);
+  r.keep_readers(in.parts[MK_PART_LINEAR_PART_out]);
 }
 
 __device__ inline void finish_LINEAR_PART(const storer &s, const mk_instruction_word &, uint32_t i, const two_rows &y,
                                           const row_store &r) {
-  publish_floats(s, r.row, i * 16, y);
+  publish_floats(s, r, i * 16, y);
 }
 
 }  // namespace mk

@@ -11,6 +11,7 @@ namespace mk {
 __device__ inline void begin_QKV(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = in.parts[MK_PART_QKV_weight].rows;
   r.row = stamped_row(s.d, in.parts[MK_PART_QKV_out]);
+  r.keep_readers(in.parts[MK_PART_QKV_out]);
 }
 
 // Columns of a tile of what it writes.
@@ -70,7 +71,9 @@ __device__ inline two_rows with_extras(const storer &s, const mk_instruction_wor
   if ((extras & MK_QKV_SQUARES) != 0) {
     float squares = tile_squares(sum.even, sum.odd);
     if (s.lane == 0 && publishes(s.d)) {
-      tile::store_stamped_pair(r.row + i * MK_SQUARED_TILE + MK_TILE, __float_as_uint(squares), 0, s.d.generation());
+      to_readers(r.readers(), r.row + i * MK_SQUARED_TILE + MK_TILE, [&](uint64_t *to) {
+        tile::store_stamped_pair(to, __float_as_uint(squares), 0, s.d.generation());
+      });
     }
   }
   return {__fmul_rn(sum.even, r.gain.even), __fmul_rn(sum.odd, r.gain.odd)};
@@ -87,7 +90,7 @@ __device__ inline void finish_QKV(const storer &s, const mk_instruction_word &in
   two_rows partner = from_partner(y, 4);
   float sign = tile::place_in_group<8>(s.lane) < 4 ? -1.0f : 1.0f;
   publish_floats(
-      s, r.row, i * tile_columns(in),
+      s, r, i * tile_columns(in),
       {rotated(y.even, partner.even, r.a.even, sign * r.b.even), rotated(y.odd, partner.odd, r.a.odd, sign * r.b.odd)});
 }
 

@@ -5,6 +5,11 @@
 #include <concepts>
 #include <cstdint>
 
+// Who else touches such words: the SMs of this GPU, or, in kernels for several GPUs, those of all of them.
+#ifndef MK_TILE_SCOPE
+#define MK_TILE_SCOPE "gpu"
+#endif
+
 namespace mk::tile {
 
 struct stamped_pair {  // two neighbouring stamped words, 16-byte aligned
@@ -19,20 +24,20 @@ __device__ inline uint32_t stamp_generation(uint64_t word) { return static_cast<
 
 __device__ inline uint64_t load_stamped(const uint64_t *from) {
   uint64_t word;
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
   return word;
 }
 
 __device__ inline stamped_pair load_stamped_pair(const uint64_t *from) {
   stamped_pair pair;
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(pair.low), "=l"(pair.high) : "l"(from) : "memory");
+  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.v2.b64 {%0, %1}, [%2];" : "=l"(pair.low), "=l"(pair.high) : "l"(from) : "memory");
   return pair;
 }
 
 // The same where `here` is true; elsewhere the pair stays as it is. The load has a predicate and no branch, so several
 // of them go out together.
 __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, stamped_pair &pair) {
-  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n}"
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v2.b64 {%0, %1}, [%2];\n}"
                : "+l"(pair.low), "+l"(pair.high)
                : "l"(from), "r"(static_cast<uint32_t>(here))
                : "memory");
@@ -40,14 +45,14 @@ __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, sta
 
 // The same of one word.
 __device__ inline void load_stamped_if(bool here, const uint64_t *from, uint64_t &word) {
-  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here ld.relaxed.gpu.global.b64 %0, [%1];\n}"
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.b64 %0, [%1];\n}"
                : "+l"(word)
                : "l"(from), "r"(static_cast<uint32_t>(here))
                : "memory");
 }
 
 __device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t generation) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
 }
 
 // Three words of data with one stamp: 128 bits, single-copy atomic since .b128 is a scalar (a vector of four words is
@@ -59,14 +64,14 @@ struct stamped_triple {
 __device__ inline void store_stamped_triple(void *to, uint32_t first, uint32_t second, uint32_t third,
                                             uint32_t generation) {
   asm volatile(
-      "{\n .reg .b128 whole;\n mov.b128 whole, {%1, %2};\n st.relaxed.gpu.global.b128 [%0], whole;\n}" ::"l"(to),
+      "{\n .reg .b128 whole;\n mov.b128 whole, {%1, %2};\n st.relaxed." MK_TILE_SCOPE ".global.b128 [%0], whole;\n}" ::"l"(to),
       "l"(static_cast<uint64_t>(second) << 32 | first), "l"(stamp(third, generation))
       : "memory");
 }
 
 __device__ inline stamped_triple load_stamped_triple(const void *from) {
   uint64_t low, high;
-  asm volatile("{\n .reg .b128 whole;\n ld.relaxed.gpu.global.b128 whole, [%2];\n mov.b128 {%0, %1}, whole;\n}"
+  asm volatile("{\n .reg .b128 whole;\n ld.relaxed." MK_TILE_SCOPE ".global.b128 whole, [%2];\n mov.b128 {%0, %1}, whole;\n}"
                : "=l"(low), "=l"(high)
                : "l"(from)
                : "memory");
@@ -75,7 +80,7 @@ __device__ inline stamped_triple load_stamped_triple(const void *from) {
 
 // Stores two neighbouring words, 16-byte aligned, by one access; to readers each of them is a word of its own.
 __device__ inline void store_stamped_pair(uint64_t *to, uint32_t low, uint32_t high, uint32_t generation) {
-  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(stamp(low, generation)),
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(stamp(low, generation)),
                "l"(stamp(high, generation))
                : "memory");
 }
@@ -93,7 +98,7 @@ __device__ inline void store_stamped_system(uint64_t *to, uint32_t data, uint32_
 
 __device__ inline uint32_t load_relaxed(const uint32_t *from) {
   uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
 
@@ -103,17 +108,17 @@ __device__ inline float load_relaxed(const float *from) {
 
 __device__ inline uint64_t load_relaxed(const uint64_t *from) {
   uint64_t value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
 
 __device__ inline void store_relaxed(uint64_t *to, uint64_t value) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
 __device__ inline uint32_t load_acquire(const uint32_t *from) {
   uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  asm volatile("ld.acquire." MK_TILE_SCOPE ".global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
 
@@ -123,16 +128,20 @@ __device__ inline uint32_t load_system(const uint32_t *from) {
   return value;
 }
 
+__device__ inline void store_system(uint32_t *to, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
 __device__ inline void add_relaxed(uint32_t *to, uint32_t amount) {
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+  asm volatile("red.relaxed." MK_TILE_SCOPE ".global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
 }
 
 __device__ inline void or_relaxed(uint32_t *to, uint32_t bits) {
-  asm volatile("red.relaxed.gpu.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+  asm volatile("red.relaxed." MK_TILE_SCOPE ".global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
 
 __device__ inline void add_release(uint32_t *to, uint32_t amount) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+  asm volatile("red.release." MK_TILE_SCOPE ".global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
 }
 
 // Loads constant data, in this place: the compiler would fetch them ahead, and registers are short.
@@ -144,22 +153,22 @@ __device__ inline float load_bf16(const uint16_t *from) {
 
 // Called after a meeting of the threads that wrote: all that they wrote comes before what this thread stores from here
 // on, for everybody who acquires that.
-__device__ inline void fence_release() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+__device__ inline void fence_release() { asm volatile("fence.acq_rel." MK_TILE_SCOPE ";" ::: "memory"); }
 
 // Called after relaxed loads that saw what others stored after such a fence: what those wrote before their fence is
 // there.
-__device__ inline void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+__device__ inline void fence_acquire() { asm volatile("fence.acq_rel." MK_TILE_SCOPE ";" ::: "memory"); }
 
 __device__ inline void store_relaxed(uint32_t *to, uint32_t value) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 // Two and four neighbouring words, 8-byte and 16-byte aligned, by one access; each of them is a word of its own.
 __device__ inline void store_relaxed_pair(uint32_t *to, uint32_t low, uint32_t high) {
-  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
 }
 __device__ inline void store_relaxed_quad(uint32_t *to, const uint4 &words) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y),
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y),
                "r"(words.z), "r"(words.w)
                : "memory");
 }
@@ -167,7 +176,7 @@ __device__ inline void store_relaxed_quad(uint32_t *to, const uint4 &words) {
 __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint32_t (&first)[2],
                                             uint32_t (&second)[2]) {
   asm volatile(
-      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
       : "+r"(first[0]), "+r"(first[1]), "+r"(second[0]), "+r"(second[1])
       : "l"(from), "r"(static_cast<uint32_t>(here))
       : "memory");
@@ -175,7 +184,7 @@ __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uin
 
 __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint4 &words) {
   asm volatile(
-      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
       : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
       : "l"(from), "r"(static_cast<uint32_t>(here))
       : "memory");

@@ -64,6 +64,8 @@ __device__ inline uint32_t lanes_where(bool here) { return __ballot_sync(0xfffff
 // The lanes that have the same value as this one.
 __device__ inline uint32_t lanes_sharing(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
 __device__ inline bool has_lane(uint32_t lanes, uint32_t lane) { return (lanes >> lane & 1) != 0; }
+// The number of the lowest bit that is set.
+__device__ inline uint32_t lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 // The lanes with lower numbers.
 __device__ inline uint32_t lanes_before(uint32_t lane) { return (1u << lane) - 1; }
 

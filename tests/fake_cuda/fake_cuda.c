@@ -153,6 +153,18 @@ mk_cu_result cuCtxSetCurrent(mk_cu_context_ref context) {
   return 0;
 }
 
+mk_cu_result cuDeviceCanAccessPeer(int *can, mk_cu_device device, mk_cu_device peer) {
+  CALL();
+  (void)device, (void)peer;
+  *can = !state.no_peers;
+  return 0;
+}
+mk_cu_result cuCtxEnablePeerAccess(mk_cu_context_ref peer, unsigned flags) {
+  CALL();
+  (void)peer, (void)flags;
+  return state.peer_calls++ == 0 ? 0 : MK_CU_PEER_ENABLED;
+}
+
 mk_cu_result cuModuleLoadData(mk_cu_module_ref *module, const void *image) {
   CALL();
   (void)image;

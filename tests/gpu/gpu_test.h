@@ -54,6 +54,8 @@ void test_prompts(bool quick);
 void test_mixture(bool quick);
 /* Requests that come and go at an engine have what they have alone (schedules_gpu.c); quick: fewer schedules. */
 void test_schedules(bool quick);
+/* Models that several GPUs share give the bits of one (ranks_gpu.c); quick: fewer tokens and ranks. */
+void test_ranks(bool quick);
 /* The recorder on every machine (trace_gpu.c). */
 void test_traces(void);
 

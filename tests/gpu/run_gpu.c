@@ -8,6 +8,7 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mixture
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --many
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --schedules
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --ranks
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
  * --deadline MS before these: of every wait, for a tool that slows the GPU down.
@@ -450,6 +451,7 @@ static const char usage[] =
     "--mla: only the tile library and MLA decode\n"
     "--mixture: only that logits are the same in every mixture of machines and rows\n"
     "--sampling: only draws\n"
+    "--ranks: only models that several GPUs share, from that one on\n"
     "--schedules: only requests that come and go at an engine\n"
     "--tiles: only the tile library\n"
     "--traces: only the recorder\n";
@@ -461,7 +463,7 @@ static int finish(void) {
 
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
-  bool schedules = false, tiles = false, traces = false, many = false, families = false;
+  bool schedules = false, tiles = false, traces = false, many = false, families = false, ranks = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -483,6 +485,8 @@ int main(int argc, char **argv) {
       mixture = true;
     } else if (strcmp(argv[at], "--schedules") == 0) {
       schedules = true;
+    } else if (strcmp(argv[at], "--ranks") == 0) {
+      ranks = true;
     } else if (strcmp(argv[at], "--tiles") == 0) {
       tiles = true;
     } else if (strcmp(argv[at], "--traces") == 0) {
@@ -535,6 +539,10 @@ int main(int argc, char **argv) {
     test_schedules(quick);
     return finish();
   }
+  if (ranks && at == argc) {
+    test_ranks(quick);
+    return finish();
+  }
   if (tiles && at == argc) {
     test_tiles(quick);
     return finish();
@@ -573,7 +581,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || many || schedules || tiles || traces || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -587,6 +595,7 @@ int main(int argc, char **argv) {
   test_prompts(quick);
   test_mixture(quick);
   test_schedules(quick);
+  test_ranks(quick);
   test_traces();
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);

@@ -30,13 +30,23 @@ static void run_rows(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) 
 
 static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
   fake_gpu *gpu = user;
+  const uint32_t rank = gpu->ranks > 1 ? params->peers->rank : 0;
   gpu->launches[params->rows <= 1 ? 0 : params->rows <= MK_MAX_ROWS ? 1 : 2] += step == 0;
-  if (step == gpu->fault_at) {
+  gpu->at_work[rank]++;
+  if (step == gpu->fault_at && rank == gpu->faulty) {
     *params->fault = (mk_gpu_fault){.claimed = 1, .sm = 3, .uid = 7, .epoch = step, .want = 1};
     *params->abort = 1;
+    for (uint32_t r = 0; gpu->ranks > 1 && r < gpu->ranks; r++) {
+      *(uint32_t *)(uintptr_t)params->peers->aborts[r] = 1; /* device memory is memory */
+    }
     return true;
   }
-  run_rows(gpu, params, step);
+  if (rank != 0 && *params->abort != 0) {
+    return true;
+  }
+  if (rank == 0) { /* the one that has the ring */
+    run_rows(gpu, params, step);
+  }
   *params->epochs_done = step + 1;
   return step + 1 == params->epochs || *params->stop != 0;
 }

@@ -12,6 +12,9 @@ typedef struct fake_gpu {
   uint32_t fault_at, nan_at;       /* steps of a launch; UINT32_MAX: none */
   uint32_t launches[3];            /* so far: of one row, of several, of prompts */
   uint32_t ranked;                 /* rows so far */
+  /* Of several ranks, each of which runs this kernel (else 0): how many there are, and the one that comes to fault_at;
+   * how often one of them was at work. */
+  uint32_t ranks, faulty, at_work[MK_GPU_MOST_RANKS];
 } fake_gpu;
 
 /* Puts the driver in its place, with this GPU. Before anything asks for a driver. */

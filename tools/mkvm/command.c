@@ -96,11 +96,11 @@ uint32_t mk_deadline(struct argp_state *state, const char *text) {
 const char *mk_device(struct argp_state *state, const char *text) {
   bool good = strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0;
   if (strncmp(text, "cuda:", 5) == 0) {
-    size_t length = strlen(text + 5);
-    good = length >= 1 && length <= 3 && strspn(text + 5, "0123456789") == length;
+    const size_t length = strlen(text + 5), digits = strspn(text + 5, "0123456789");
+    good = digits >= 1 && digits <= 3 && strspn(text + 5, "0123456789-,") == length; /* the engine looks at lists */
   }
   if (!good) {
-    argp_error(state, "--device: '%s' is not a device; devices are cpu, cuda and cuda:N", text);
+    argp_error(state, "--device: '%s' is not a device; devices are cpu, cuda, cuda:N and cuda:N-M", text);
     exit(MK_ERR_USAGE);
   }
   return text;

@@ -70,7 +70,7 @@ static const struct argp_option option_table[] = {
     {"logits", KEY_LOGITS, "FILE", 0,
      "Write the logits of every generated token to FILE, as .npy of float32 [tokens, vocabulary]", 3},
     {NULL, 0, NULL, 0, "Machine:", 4},
-    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda, cuda:N, or GPUs that share a model, cuda:N-M (cuda:0 where it fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0,
      "SMs to compile for (132; on the cpu four for each thread), of each rank; the result does not depend on it", 4},
     {"ranks", KEY_RANKS, "N", 0,

@@ -66,7 +66,7 @@ static const struct argp_option option_table[] = {
     {"log-prompts", KEY_LOG_PROMPTS, NULL, 0, "With prompts and answers", 5},
     {"no-log", KEY_NO_LOG, NULL, 0, "No line for each request", 5},
     {NULL, 0, NULL, 0, "Machine:", 6},
-    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 6},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda, cuda:N, or GPUs that share a model, cuda:N-M (cuda:0 where it fits, else cpu)", 6},
     {"ctx-size", 'c', "T", 0, "Tokens of prompt and answer together (the model's limit, at most 4096)", 6},
     {"max-batch", KEY_BATCH, "N", 0, "Requests that share a step: 1, 2, 4, 8 or 16 (16), on the cpu also 32, 64 or 128",
      6},

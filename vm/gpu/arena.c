@@ -77,19 +77,46 @@ static uint32_t scratch_floats(const mk_program *program) {
   return (uint32_t)most;
 }
 
-/* Places all buffers in their arenas, as offsets; `kv` and `work` become the sizes of those two arenas. Gives the
- * offset of the scratch memory, which comes last. */
-static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
+/* Places the shares of a buffer of one rank of several; its other tiles have no place. */
+static void place_shares(mk_gpu *gpu, size_t buffer, uint64_t *end) {
+  for (size_t s = gpu->share_of[buffer]; s < gpu->share_of[buffer + 1]; s++) {
+    gpu->shares[s].at = mk_gpu_place(end, gpu->shares[s].count * gpu->shares[s].step);
+  }
+}
+
+/* Places all buffers in their arenas, as offsets; `weights`, `kv` and `work` become the sizes of these arenas. Gives
+ * the offset of the scratch memory, which comes last. */
+static uint64_t place_buffers(mk_gpu *gpu, uint64_t *weights, uint64_t *kv, uint64_t *work) {
   const mk_program *program = gpu->program;
   *kv = *work = 0;
+  *weights = gpu->ranks > 1 ? 0 : program->weight_bytes;
   for (size_t b = 0; b < program->buffer_count; b++) {
     uint32_t kind = program->buffers[b].kind;
-    gpu->places[b] = kind == MK_KIND_WEIGHT ? program->buffers[b].offset
-                     : kind == MK_KIND_KV   ? mk_gpu_place(kv, program->buffers[b].bytes)
-                                            : mk_gpu_place(work, mk_gpu_bytes(gpu, b));
+    if (mk_gpu_is_dealt(gpu, b) && (kind == MK_KIND_WEIGHT || kind == MK_KIND_KV)) {
+      place_shares(gpu, b, kind == MK_KIND_WEIGHT ? weights : kv);
+      continue;
+    }
+    gpu->places[b] = kind == MK_KIND_WEIGHT && gpu->ranks > 1 ? mk_gpu_place(weights, program->buffers[b].bytes)
+                     : kind == MK_KIND_WEIGHT                 ? program->buffers[b].offset
+                     : kind == MK_KIND_KV                     ? mk_gpu_place(kv, program->buffers[b].bytes)
+                                                              : mk_gpu_place(work, mk_gpu_bytes(gpu, b));
   }
   gpu->params.scratch_floats = scratch_floats(program);
-  return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * program->queue_count + 1);
+  return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * gpu->queues + 1);
+}
+
+/* Offsets become addresses. */
+static void add_arenas(mk_gpu *gpu) {
+  for (size_t b = 0; b < gpu->program->buffer_count; b++) {
+    uint32_t kind = gpu->program->buffers[b].kind;
+    const mk_cu_address arena = kind == MK_KIND_WEIGHT ? gpu->weights : kind == MK_KIND_KV ? gpu->kv : gpu->work;
+    gpu->places[b] += arena;
+    for (size_t s = mk_gpu_is_dealt(gpu, b) ? gpu->share_of[b] : gpu->share_count;
+         s < gpu->share_count && gpu->shares[s].buffer == b; s++) {
+      mk_gpu_share *share = &gpu->shares[s];
+      share->at = kind == MK_KIND_WEIGHT || kind == MK_KIND_KV ? share->at + arena : gpu->places[b] + share->first;
+    }
+  }
 }
 
 static mk_status borrow(mk_gpu *gpu) {
@@ -103,16 +130,20 @@ static mk_status borrow(mk_gpu *gpu) {
       return mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
     }
     gpu->places[i] = mk_gpu_address(gpu->lender, (size_t)lent);
+    MK_TRY(mk_gpu_is_dealt(gpu, i) ? mk_gpu_borrow_shares(gpu, i, (size_t)lent) : MK_OK);
   }
   return MK_OK;
 }
 
-static mk_status check_room(const mk_gpu *gpu, uint64_t weights, uint64_t rest, uint64_t tables) {
+static mk_status check_room(const mk_gpu *gpu, uint64_t weights, uint64_t kv, uint64_t work, uint64_t tables) {
+  const uint64_t rest = kv + work;
   size_t available = 0, total = 0;
   MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_info(&available, &total), "asking for free memory"));
   if (gpu->options.memory != NULL) {
     mk_memory_plan memory = {.program = tables, .available = available, .total = total};
     mk_memory_of(gpu->program, &memory);
+    memory.weights = gpu->ranks > 1 ? weights : memory.weights; /* of this rank */
+    memory.kv = gpu->ranks > 1 ? kv : memory.kv;
     gpu->options.memory(gpu->options.user, &memory);
   }
   if (weights + rest + tables > available) {
@@ -131,9 +162,21 @@ static mk_status new_arena(const mk_gpu *gpu, mk_cu_address *arena, uint64_t byt
   return mk_gpu_check(gpu, gpu->driver->fill_async(*arena, 0, bytes, gpu->stream), "clearing memory");
 }
 
+static mk_status clear_shares(const mk_gpu *gpu, size_t buffer) {
+  for (size_t s = gpu->share_of[buffer]; s < gpu->share_of[buffer + 1]; s++) {
+    const mk_gpu_share *share = &gpu->shares[s];
+    MK_TRY(mk_gpu_check(gpu, gpu->driver->fill_async(share->at, 0, share->count * share->step, gpu->stream),
+                        gpu->program->buffers[buffer].name));
+  }
+  return MK_OK;
+}
+
 mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
   bool empties = gpu->rows <= MK_MAX_ROWS && mk_gpu_in_fragments(gpu->program, b);
+  if (mk_gpu_is_dealt(gpu, buffer) && b->kind == MK_KIND_KV) {
+    return clear_shares(gpu, buffer);
+  }
   return mk_gpu_check(gpu,
                       gpu->driver->fill_async(mk_gpu_address(gpu, buffer), empties ? MK_GPU_EMPTY_BYTE : 0,
                                               mk_gpu_bytes(gpu, buffer), gpu->stream),
@@ -142,19 +185,17 @@ mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer) {
 
 mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
   const mk_program *program = gpu->program;
-  uint64_t kv, work, weights = gpu->lent ? 0 : program->weight_bytes + ARENA_TAIL;
+  uint64_t kv, work, weights;
   MK_TRY(mk_alloc(program->buffer_count, sizeof *gpu->places, &gpu->places));
-  uint64_t scratch = place_buffers(gpu, &kv, &work);
-  MK_TRY(check_room(gpu, weights, work + (gpu->lent ? 0 : kv), tables));
+  uint64_t scratch = place_buffers(gpu, &weights, &kv, &work);
+  weights = gpu->lent ? 0 : weights + ARENA_TAIL;
+  MK_TRY(check_room(gpu, weights, gpu->lent ? 0 : kv, work, tables));
   if (!gpu->lent) {
     MK_TRY(new_arena(gpu, &gpu->weights, weights, "allocating the weights"));
     MK_TRY(new_arena(gpu, &gpu->kv, kv + 1, "allocating the KV cache"));
   }
   MK_TRY(new_arena(gpu, &gpu->work, work, "allocating the working memory"));
-  for (size_t b = 0; b < program->buffer_count; b++) {
-    uint32_t kind = program->buffers[b].kind;
-    gpu->places[b] += kind == MK_KIND_WEIGHT ? gpu->weights : kind == MK_KIND_KV ? gpu->kv : gpu->work;
-  }
+  add_arenas(gpu);
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (mk_gpu_in_fragments(program, &program->buffers[b])) {
       MK_TRY(mk_gpu_clear_buffer(gpu, b));

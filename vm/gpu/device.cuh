@@ -15,6 +15,9 @@
 #ifndef MK_GPU_ROWS
 #define MK_GPU_ROWS false  // several rows per step
 #endif
+#ifndef MK_GPU_RANKS
+#define MK_GPU_RANKS false  // several GPUs that share a model
+#endif
 #ifndef MK_GPU_SLOTS
 #define MK_GPU_SLOTS false  // wide steps that several sequences share
 #endif

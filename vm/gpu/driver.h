@@ -22,6 +22,7 @@ enum {
   MK_CU_OUT_OF_MEMORY = 2,
   MK_CU_NO_DEVICE = 100,
   MK_CU_NOT_READY = 600,
+  MK_CU_PEER_ENABLED = 704, /* it was already */
   MK_CU_ATTRIBUTE_SMS = 16,
   MK_CU_ATTRIBUTE_MAJOR = 75,
   MK_CU_ATTRIBUTE_MINOR = 76,
@@ -69,6 +70,8 @@ typedef struct mk_cu_launch_config {
   FUNCTION(context_retain, "cuDevicePrimaryCtxRetain", (mk_cu_context_ref * context, mk_cu_device device))            \
   FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (mk_cu_device device))                                    \
   FUNCTION(context_set, "cuCtxSetCurrent", (mk_cu_context_ref context))                                               \
+  FUNCTION(peer_can, "cuDeviceCanAccessPeer", (int *can, mk_cu_device device, mk_cu_device peer))                     \
+  FUNCTION(peer_enable, "cuCtxEnablePeerAccess", (mk_cu_context_ref peer, unsigned flags))                            \
   FUNCTION(module_load, "cuModuleLoadData", (mk_cu_module_ref * module, const void *image))                           \
   FUNCTION(module_unload, "cuModuleUnload", (mk_cu_module_ref module))                                                \
   FUNCTION(module_function, "cuModuleGetFunction",                                                                    \

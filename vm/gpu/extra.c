@@ -20,6 +20,35 @@ static mk_status run_kernel(const mk_gpu *gpu, mk_cu_function_ref function, uint
                       "timing a kernel");
 }
 
+typedef struct filling { /* of a buffer of one rank */
+  const mk_gpu *gpu;
+  mk_cu_function_ref function;
+  mk_gpu_fill fill;
+  uint64_t unit_bytes;
+} filling;
+
+static mk_status fill_run(void *user, mk_cu_address at, uint64_t from, uint64_t bytes) {
+  filling *f = user;
+  float milliseconds;
+  f->fill.address = at - from;
+  f->fill.first = from / f->unit_bytes;
+  f->fill.units = (from + bytes) / f->unit_bytes;
+  return run_kernel(f->gpu, f->function, (uint32_t)f->gpu->sms * FILL_BLOCKS_PER_SM, MK_GPU_FILL_THREADS, 0, &f->fill,
+                    &milliseconds);
+}
+
+/* Fills what the rank has of the buffer. */
+static mk_status fill_rank(const mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill, uint64_t unit_bytes,
+                           uint64_t bytes) {
+  filling f = {.gpu = gpu, .fill = *fill, .unit_bytes = unit_bytes};
+  mk_cu_module_ref module;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_FILL, "mk_fill_hash", 0, &module, &f.function));
+  mk_status status = mk_gpu_each_run(gpu, buffer, 0, bytes, fill_run, &f);
+  (void)gpu->driver->module_unload(module);
+  return status;
+}
+
 mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill) {
   if (buffer >= gpu->program->buffer_count) {
     return mk_error(MK_ERR_USAGE, "there is no buffer %zu; the program has %zu", buffer, gpu->program->buffer_count);
@@ -32,18 +61,13 @@ mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill) 
                     b->cols);
   }
   mk_gpu_fill whole = *fill;
-  whole.address = mk_gpu_address(gpu, buffer);
+  const uint64_t unit_bytes = vector ? sizeof(uint16_t) : 16;
   whole.grid_cols = mk_buffer_grid_cols(b);
-  whole.units = vector ? b->cols : b->bytes / 16;
-  mk_cu_module_ref module;
-  mk_cu_function_ref function;
-  MK_TRY(mk_gpu_enter(gpu));
-  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_FILL, "mk_fill_hash", 0, &module, &function));
-  float milliseconds;
-  mk_status status =
-      run_kernel(gpu, function, (uint32_t)gpu->sms * FILL_BLOCKS_PER_SM, MK_GPU_FILL_THREADS, 0, &whole, &milliseconds);
-  (void)gpu->driver->module_unload(module);
-  return status;
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], fill_rank(gpu->of_rank[r], buffer, &whole, unit_bytes,
+                                                     vector ? b->cols * unit_bytes : b->bytes)));
+  }
+  return MK_OK;
 }
 
 static mk_status measure(const mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
@@ -72,10 +96,9 @@ done:
   return status;
 }
 
-mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+static mk_status read_bandwidth(const mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
   const uint64_t gibibyte = UINT64_C(1) << 30;
   size_t available = 0, total = 0;
-  *bytes_per_second = 0;
   MK_TRY(mk_gpu_enter(gpu));
   MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_info(&available, &total), "asking for free memory"));
   bytes = bytes == 0 ? 8 * gibibyte : bytes;
@@ -85,6 +108,16 @@ mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_s
                     (double)available / 1e9);
   }
   return measure(gpu, bytes, bytes_per_second);
+}
+
+mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+  *bytes_per_second = 0;
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    double rate = 0;
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], read_bandwidth(gpu->of_rank[r], bytes, &rate)));
+    *bytes_per_second += rate;
+  }
+  return MK_OK;
 }
 
 static mk_status start_reading(mk_gpu *gpu, uint64_t bytes) {

@@ -11,7 +11,8 @@
 mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill);
 
 /* Reads `bytes` (0: 8 GiB) of fresh memory by bulk copies from all SMs; the best of three, in bytes per second by
- * events. Takes half of the free memory when there is less than twice as much; MK_ERR_RUNTIME below 1 GiB. */
+ * events; of several ranks all of them
+ * together. Takes half of the free memory when there is less than twice as much; MK_ERR_RUNTIME below 1 GiB. */
 mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second);
 
 /* What the driver tells of a GPU; 0 where it tells nothing. */

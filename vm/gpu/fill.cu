@@ -68,7 +68,8 @@ __device__ uint32_t element(const mk_gpu_fill &fill, uint32_t row, uint32_t col)
 extern "C" __global__ void __launch_bounds__(MK_GPU_FILL_THREADS)
     mk_fill_hash(const __grid_constant__ mk_gpu_fill fill) {
   uint64_t stride = static_cast<uint64_t>(gridDim.x) * blockDim.x;
-  for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + tile::thread(); i < fill.units; i += stride) {
+  for (uint64_t i = fill.first + static_cast<uint64_t>(blockIdx.x) * blockDim.x + tile::thread(); i < fill.units;
+       i += stride) {
     if (fill.order == MK_GPU_FILL_VECTOR) {
       tile::global<uint16_t>(fill.address)[i] = static_cast<uint16_t>(value(fill.sources[0], i));
       continue;

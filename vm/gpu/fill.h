@@ -22,8 +22,9 @@ typedef struct mk_gpu_fill_source {
 } mk_gpu_fill_source;
 
 typedef struct mk_gpu_fill {
-  uint64_t address;                           /* device; the C side fills it in, as it does `units` */
-  uint64_t units;                             /* tiled: 16-byte lanes of 8 elements; VECTOR: elements */
+  uint64_t address;                           /* device; the C side fills it in, as it does the next two */
+  uint64_t first, units;                      /* tiled: 16-byte lanes of 8 elements; VECTOR: elements. [first, units)
+                                                 are filled, where number 0 would lie at `address` */
   uint32_t order;                             /* mk_gpu_fill_order */
   uint32_t cols, grid_cols, head_dim, rotary; /* rotary: as in pack.h */
   uint32_t source_count;

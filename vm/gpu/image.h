@@ -28,6 +28,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_FAMILIES_RECORDING,
   MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING,
   MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING_RECORDING,
+  MK_GPU_IMAGE_RANKS,     /* mk_kernel of one row for several GPUs, vm/gpu/ranks.cu; no recorder */
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */

@@ -4,8 +4,8 @@
 // Registers: the consumers' warpgroups take what the last warpgroup gives up. This source is compiled several times: as
 // it is, for one row per step, which is kept small; with the opcodes of sampling (sampling.cu); for several rows per
 // step, with instructions of their own (rows.cu); for these with the opcodes of sampling (rows_sampling.cu); each of
-// these with the recorder (recording.cu and the like); and all of them once more for other families than Llama
-// (families.cu and the like).
+// these with the recorder (recording.cu and the like); all of them once more for other families than Llama (families.cu
+// and the like); and for several GPUs that share a model (ranks.cu).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -315,6 +315,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   using namespace mk;
   device d{params, tile::warp(), 0};
   clear_warp_words(d);
+  find_copies(d);
   if (tile::thread() == 0) {
     init_barriers(d);
     prepare_tracks();

@@ -4,6 +4,7 @@
 #define MK_GPU_LAUNCH_H
 
 #include "vm/gpu/mla_launch.h"
+#include "vm/gpu/peers.h"
 #include "vm/gpu/wide_launch.h"
 #include "vm/program/instruction.h"
 #include "vm/trace/activity.h"
@@ -63,6 +64,13 @@ enum {
   MK_GPU_KEPT_SET_FLOATS = 4 * 4 * 8 * 64, /* four sums of a set of eight columns, kept between rounds of attention */
 };
 #endif
+
+enum {
+  /* In the flags of an operand, when the program has been loaded: from this bit on one for each rank that reads what
+   * the operand writes. */
+  MK_GPU_READERS_SHIFT = 8,
+  MK_GPU_AWAY_AT = MK_GPU_INSTRUCTIONS_AT - MK_GPU_MOST_RANKS * 8, /* in shared memory: vm/gpu/copies.cuh */
+};
 
 /* With 2 to 16 rows, a word of a value that is not there yet is four of these bytes (vm/gpu/rows.cuh). */
 #define MK_GPU_EMPTY_BYTE 0xff
@@ -176,7 +184,10 @@ typedef struct mk_gpu_params {
   uint32_t rows;        /* of a step */
   uint32_t scratch_floats; /* with several rows: how many floats of `scratch` each block has */
   float *scratch;
-  const mk_gpu_tensor_map *maps; /* wide steps: a tensor map of each buffer that is multiplied, by buffer number */
+  union {
+    const mk_gpu_tensor_map *maps; /* wide steps: a tensor map of each buffer that is multiplied, by buffer number */
+    const mk_gpu_peers *peers;     /* several ranks */
+  };
 } mk_gpu_params;
 
 /* For vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */

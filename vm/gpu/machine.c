@@ -11,7 +11,7 @@
 enum { DEFAULT_DEADLINE_MS = 1500 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */
-  uint64_t instructions, queues, buffers, totals, counters, control, maps, bytes;
+  uint64_t instructions, queues, buffers, totals, counters, control, maps, peers, bytes;
 } table_plan;
 
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what) {
@@ -84,10 +84,11 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
   MK_TRY(mk_gpu_check(gpu,
                       gpu->driver->occupancy(&blocks, gpu->kernel, (int)mk_gpu_threads(gpu), mk_gpu_shared_bytes(gpu)),
                       "asking for the kernel's occupancy"));
-  if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->program->queue_count) {
+  if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->queues) {
     return mk_error(MK_ERR_RUNTIME,
-                    "the program has %zu queues, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
-                    gpu->program->queue_count, gpu->name, blocks * gpu->sms, gpu->sms, blocks * gpu->sms);
+                    "the program has %u queues%s, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
+                    gpu->queues, gpu->ranks > 1 ? " for each rank" : "", gpu->name, blocks * gpu->sms, gpu->sms,
+                    blocks * gpu->sms);
   }
   return MK_OK;
 }
@@ -105,6 +106,9 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
   if (gpu->mla) {
     return MK_GPU_IMAGE_MLA;
   }
+  if (gpu->ranks > 1) {
+    return MK_GPU_IMAGE_RANKS;
+  }
   if (gpu->rows > MK_MAX_ROWS) {
     return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
   }
@@ -120,6 +124,10 @@ static mk_status load_kernel(mk_gpu *gpu) {
 mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
+  }
+  if (gpu->ranks > 1) {
+    return mk_error(MK_ERR_USAGE, "GPUs record and delay programs of one rank so far; use device cpu for %u",
+                    gpu->ranks);
   }
   return gpu->recording != NULL ? MK_OK
                                 : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),
@@ -147,15 +155,17 @@ static mk_status open_device(mk_gpu *gpu) {
   return MK_OK;
 }
 
-static table_plan plan_tables(const mk_program *program) {
+static table_plan plan_tables(const mk_gpu *gpu) {
+  const mk_program *program = gpu->program;
   table_plan plan = {0};
   plan.instructions = mk_gpu_place(&plan.bytes, program->instruction_count * sizeof(mk_instruction_word));
-  plan.queues = mk_gpu_place(&plan.bytes, program->queue_count * sizeof(mk_gpu_queue));
-  plan.buffers = mk_gpu_place(&plan.bytes, program->buffer_count * sizeof(mk_gpu_buffer));
+  plan.queues = mk_gpu_place(&plan.bytes, gpu->queues * sizeof(mk_gpu_queue));
+  plan.buffers = mk_gpu_place(&plan.bytes, (program->buffer_count + gpu->more_buffers) * sizeof(mk_gpu_buffer));
   plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
   plan.counters = mk_gpu_place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
   plan.control = mk_gpu_place(&plan.bytes, sizeof(mk_gpu_control));
   plan.maps = mk_gpu_place(&plan.bytes, mk_gpu_map_count(program) * sizeof(mk_gpu_tensor_map));
+  plan.peers = mk_gpu_place(&plan.bytes, gpu->ranks > 1 ? sizeof(mk_gpu_peers) : 0);
   return plan;
 }
 
@@ -208,21 +218,68 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
   return out;
 }
 
+/* The buffers as the kernel sees them; of a dealt weight or cache each share is one. Tiles keep their numbers. */
+static void describe_buffers(const mk_gpu *gpu, mk_gpu_buffer *to) {
+  for (size_t b = 0; b < gpu->program->buffer_count; b++) {
+    to[b] = describe(gpu, b);
+  }
+  for (size_t s = 0; s < gpu->share_count; s++) {
+    const mk_gpu_share *share = &gpu->shares[s];
+    const mk_buffer *b = &gpu->program->buffers[share->buffer];
+    mk_gpu_buffer *out = &to[share->number];
+    *out = describe(gpu, share->buffer);
+    if (b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_KV) { /* all else lies as in the program */
+      out->address = mk_gpu_share_base(share);
+      out->cols = b->kind == MK_KIND_KV ? share->units : out->cols; /* heads from one block to the next */
+    }
+  }
+}
+
+/* What an instruction's word says besides on one rank of several: which ranks read what it writes, and which share of a
+ * weight it reads. Readers have each copy's words from the rank that writes them, which keeps them for the host, too. */
+static void tell_ranks(const mk_gpu *gpu, const mk_instruction *in, const uint64_t *readers, mk_instruction_word *word) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (info->operands[slot].extent != MK_EXTENT_PART || o->rows == 0) {
+      continue;
+    }
+    mk_operand *part = &word->parts[info->operands[slot].place];
+    const mk_buffer *b = &gpu->program->buffers[o->buffer];
+    if (info->operands[slot].access != MK_ACCESS_READ && mk_buffer_is_pushed(gpu->program, b)) {
+      part->flags |= (uint16_t)((readers[slot] | 1u << gpu->rank) << MK_GPU_READERS_SHIFT);
+    } else if (mk_gpu_is_dealt(gpu, o->buffer)) {
+      part->buffer = (uint16_t)mk_gpu_share_of(gpu, o)->number;
+    }
+  }
+}
+
+static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *to) {
+  const mk_program *program = gpu->program;
+  mk_readers readers = {0};
+  mk_status status = gpu->ranks > 1 ? mk_program_readers(program, &readers) : MK_OK;
+  for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
+    status = mk_encode(program, &program->instructions[i], &to[i]);
+  }
+  for (uint32_t q = 0; q < gpu->queues && gpu->ranks > 1 && status == MK_OK; q++) {
+    const mk_queue *queue = &program->queues[(size_t)gpu->rank * gpu->queues + q];
+    for (size_t i = queue->first; i < (size_t)queue->first + queue->count; i++) {
+      tell_ranks(gpu, &program->instructions[i], readers.operands + i * MK_MAX_OPERANDS, &to[i]);
+    }
+  }
+  mk_readers_free(&readers);
+  return status;
+}
+
 static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
   const mk_program *program = gpu->program;
-  for (size_t i = 0; i < program->instruction_count; i++) {
-    mk_instruction_word word;
-    MK_TRY(mk_encode(program, &program->instructions[i], &word));
-    memcpy(image + plan->instructions + i * sizeof word, &word, sizeof word);
-  }
-  for (size_t q = 0; q < program->queue_count; q++) {
-    mk_gpu_queue queue = {.first = program->queues[q].first, .count = program->queues[q].count};
+  MK_TRY(describe_instructions(gpu, (mk_instruction_word *)(void *)(image + plan->instructions)));
+  for (uint32_t q = 0; q < gpu->queues; q++) {
+    const mk_queue *from = &program->queues[(size_t)gpu->rank * gpu->queues + q];
+    mk_gpu_queue queue = {.first = from->first, .count = from->count};
     memcpy(image + plan->queues + q * sizeof queue, &queue, sizeof queue);
   }
-  for (size_t b = 0; b < program->buffer_count; b++) {
-    mk_gpu_buffer buffer = describe(gpu, b);
-    memcpy(image + plan->buffers + b * sizeof buffer, &buffer, sizeof buffer);
-  }
+  describe_buffers(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
   for (size_t i = 0; gpu->rows > 1 && i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
     if (in->opcode == MK_OP_COMBINE && (in->flags & MK_FUSED) != 0) {
@@ -277,16 +334,43 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .scratch = device_pointer(gpu->scratch),
       .maps = device_pointer(gpu->tables + plan->maps),
   };
+  if (gpu->ranks > 1) {
+    gpu->peers = gpu->tables + plan->peers;
+    gpu->params.peers = device_pointer(gpu->peers);
+  }
   return status;
 }
 
 static mk_status open_machine(mk_gpu *gpu) {
-  MK_TRY(mk_gpu_check_program(gpu->program));
   MK_TRY(open_device(gpu));
-  table_plan plan = plan_tables(gpu->program);
+  MK_TRY(gpu->ranks > 1 ? mk_gpu_find_shares(gpu) : MK_OK);
+  table_plan plan = plan_tables(gpu);
   MK_TRY(allocate(gpu, &plan));
   MK_TRY(upload_tables(gpu, &plan));
   return gpu->mla ? mk_gpu_open_mla(gpu) : MK_OK;
+}
+
+static mk_status new_rank(const mk_program *program, const mk_gpu_options *options, uint32_t rank, const mk_gpu *lender,
+                          mk_gpu **out) {
+  mk_gpu *gpu;
+  MK_TRY(mk_alloc(1, sizeof *gpu, &gpu));
+  *out = gpu;
+  gpu->program = program;
+  gpu->rank = rank;
+  gpu->ranks = program->machine.ranks;
+  gpu->queues = (uint32_t)program->queue_count / gpu->ranks;
+  gpu->rows = mk_program_rows(program);
+  gpu->planned = !mk_program_listed(program);
+  gpu->lender = lender == NULL ? NULL : lender->of_rank[rank];
+  gpu->lent = lender != NULL;
+  gpu->options = *options;
+  gpu->options.device = mk_gpu_device_of(options, rank);
+  gpu->options.devices = NULL;
+  gpu->options.memory = rank == 0 ? options->memory : NULL;
+  if (gpu->options.deadline_ms == 0) {
+    gpu->options.deadline_ms = DEFAULT_DEADLINE_MS;
+  }
+  return MK_OK;
 }
 
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out) {
@@ -295,25 +379,26 @@ mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, m
 
 mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
                             mk_gpu **out) {
-  mk_gpu *gpu;
+  mk_gpu *first = NULL;
+  mk_status status = mk_gpu_check_program(program);
   *out = NULL;
-  MK_TRY(mk_alloc(1, sizeof *gpu, &gpu));
-  gpu->program = program;
-  gpu->rows = mk_program_rows(program);
-  gpu->planned = !mk_program_listed(program);
-  gpu->lender = lender;
-  gpu->lent = lender != NULL;
-  gpu->options = *options;
-  if (gpu->options.deadline_ms == 0) {
-    gpu->options.deadline_ms = DEFAULT_DEADLINE_MS;
+  status = status != MK_OK ? status : mk_gpu_check_peers(program, options);
+  for (uint32_t r = 0; r < program->machine.ranks && status == MK_OK; r++) {
+    mk_gpu *gpu = NULL;
+    status = new_rank(program, options, r, lender, &gpu);
+    if (status == MK_OK) {
+      first = r == 0 ? gpu : first;
+      first->of_rank[r] = gpu;
+      status = mk_gpu_of_rank(gpu, open_machine(gpu));
+      gpu->lender = NULL;
+    }
   }
-  mk_status status = open_machine(gpu);
+  status = status != MK_OK ? status : mk_gpu_connect(first);
   if (status != MK_OK) {
-    mk_gpu_free(gpu);
+    mk_gpu_free(first);
     return status;
   }
-  gpu->lender = NULL;
-  *out = gpu;
+  *out = first;
   return MK_OK;
 }
 
@@ -359,16 +444,23 @@ static void release_device(mk_gpu *gpu) {
   (void)cu->context_release(gpu->device);
 }
 
-void mk_gpu_free(mk_gpu *gpu) {
-  if (gpu == NULL) {
-    return;
-  }
+static void free_rank(mk_gpu *gpu) {
   if (gpu->retained && !gpu->lost) {
     release_device(gpu);
   }
   mk_free(gpu->places);
+  mk_free(gpu->shares);
+  mk_free(gpu->share_of);
   mk_free(gpu->block_table);
   mk_free(gpu);
+}
+
+void mk_gpu_free(mk_gpu *gpu) {
+  for (uint32_t r = gpu == NULL ? 0 : gpu->ranks; r-- > 0;) {
+    if (gpu->of_rank[r] != NULL) {
+      free_rank(gpu->of_rank[r]); /* rank 0, which names the others, last */
+    }
+  }
 }
 
 static mk_status check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes) {
@@ -381,6 +473,24 @@ static mk_status check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, 
                     (unsigned long long)b->bytes, (unsigned long long)bytes, (unsigned long long)offset);
   }
   return mk_gpu_enter(gpu);
+}
+
+typedef struct host_copy { /* of bytes of a buffer, from byte `offset` on */
+  const mk_gpu *gpu;
+  const void *from;
+  void *to;
+  uint64_t offset;
+  const char *name;
+} host_copy;
+
+static mk_status copy_run_in(void *user, mk_cu_address at, uint64_t from, uint64_t bytes) {
+  const host_copy *c = user;
+  return mk_gpu_copy_in(c->gpu, at, (const uint8_t *)c->from + (from - c->offset), bytes, c->name);
+}
+
+static mk_status copy_run_out(void *user, mk_cu_address at, uint64_t from, uint64_t bytes) {
+  const host_copy *c = user;
+  return mk_gpu_copy_out(c->gpu, (uint8_t *)c->to + (from - c->offset), at, bytes, c->name);
 }
 
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
@@ -396,7 +506,12 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   if (known != NULL && memcmp(known, data, bytes) == 0) {
     return MK_OK; /* both copies of it begin as zeros */
   }
-  MK_TRY(mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name));
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    host_copy copy = {
+        .gpu = gpu->of_rank[r], .from = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
+    MK_TRY(mk_gpu_enter(copy.gpu));
+    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_in, &copy)));
+  }
   if (known != NULL) {
     memcpy(known, data, bytes);
   }
@@ -414,10 +529,15 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
                ? mk_gpu_read_lines(gpu, buffer, data)
                : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one after the other", b->name);
   }
-  return mk_gpu_copy_out(gpu, data, mk_gpu_address(gpu, buffer) + offset, bytes, b->name);
+  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->ranks : 1; r-- > 0;) { /* what several have is the first one's */
+    host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = b->name};
+    MK_TRY(mk_gpu_enter(copy.gpu));
+    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_out, &copy)));
+  }
+  return MK_OK;
 }
 
-mk_status mk_gpu_clear(mk_gpu *gpu) {
+static mk_status clear_rank(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   MK_TRY(mk_gpu_enter(gpu));
   for (size_t b = 0; b < gpu->program->buffer_count; b++) {
@@ -438,14 +558,32 @@ mk_status mk_gpu_clear(mk_gpu *gpu) {
   return MK_OK;
 }
 
-void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid) { gpu->params.skip_signal_uid = uid; }
-
-void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds) {
-  gpu->params.delay_uid = uid;
-  gpu->params.delay_ns = nanoseconds;
+mk_status mk_gpu_clear(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], clear_rank(gpu->of_rank[r])));
+  }
+  return MK_OK;
 }
 
-void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) { gpu->params.left_out = parts; }
+void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid) {
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    gpu->of_rank[r]->params.skip_signal_uid = uid;
+  }
+}
+
+void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds) {
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    gpu->of_rank[r]->params.delay_uid = uid;
+    gpu->of_rank[r]->params.delay_ns = nanoseconds;
+  }
+}
+
+void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) {
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    gpu->of_rank[r]->params.left_out = parts;
+  }
+}
+
 double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
 uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
 double mk_gpu_clock_mhz(const mk_gpu *gpu) {

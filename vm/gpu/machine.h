@@ -1,4 +1,5 @@
-/* The GPU machine: runs a program as one persistent kernel on one GPU; a launch may make many steps.
+/* The GPU machine: runs a program as one persistent kernel on one GPU, or, of a program of several ranks, on a GPU for
+ * each rank (docs/RANKS.md); a launch may make many steps.
  *
  * Ownership: a mk_gpu owns all device and pinned memory that it uses; the program stays the caller's and must outlive
  * the mk_gpu. One thread at a time. Only verified programs may be run: operands outside their buffers are not noticed
@@ -12,6 +13,7 @@
 #define MK_GPU_MACHINE_H
 
 #include "instructions/sampling_host.h"
+#include "vm/gpu/peers.h"
 #include "vm/gpu/rank.h"
 #include "vm/program/plan.h"
 #include "vm/trace/trace.h"
@@ -29,7 +31,8 @@ typedef struct mk_memory_plan {
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan);
 
 typedef struct mk_gpu_options {
-  uint32_t device;          /* index of the GPU */
+  uint32_t device;          /* index of the GPU; of several ranks that of the first, the others have the next ones */
+  const uint32_t *devices;  /* NULL, or one for each rank instead; copied. Tests name a GPU several times */
   uint32_t deadline_ms;     /* how long any wait in the kernel may take; 0: 1500 */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   bool unchecked_plans;     /* tests: runs plans that mk_plan_check refuses, of at most as many steps as a launch has */
@@ -48,11 +51,15 @@ void mk_gpu_free(mk_gpu *gpu); /* NULL is fine */
 mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
                             mk_gpu **out);
 
+/* How many ranks the machine has. */
+uint32_t mk_gpu_rank_count(const mk_gpu *gpu);
+
 /* Copies between the host and bytes [offset, offset + bytes) of a buffer; MK_ERR_USAGE when they are not all inside.
- * Everything is zero at first. Not during a run. */
+ * Everything is zero at first. Not during a run. Of several ranks, a write reaches every rank that has the bytes; a
+ * read takes those of the first rank that has them. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* Asks how tokens rank among all tokens, by the logits of their rows in a buffer [lines][vocabulary]; for at most
+/* Asks, of a machine of one rank, how tokens rank among all tokens, by the logits of their rows in a buffer [lines][vocabulary]; for at most
  * MK_MOST_SHARED_ROWS tokens. The answers are those of mk_rank_logits, but their sums are added in another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;

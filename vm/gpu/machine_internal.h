@@ -1,5 +1,5 @@
 /* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
- * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), upload.c (weights), run.c (a launch),
+ * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), dealt.c (a rank's part of it), peers.c (several ranks), upload.c (weights), run.c (a launch),
  * mla.c (launches that follow a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
@@ -36,8 +36,28 @@ typedef struct mk_gpu_flight {
   uint32_t first_position;
 } mk_gpu_flight;
 
+/* What a rank of several has of a buffer that is dealt: tiles that are neighbours. They are `count` runs of `bytes`
+ * bytes. The first one is at byte `first` of the buffer and at address `at`; from one to the next it is `stride` bytes
+ * in the buffer, and `step` bytes on the GPU. */
+typedef struct mk_gpu_share {
+  uint32_t buffer;
+  uint32_t number; /* by which the kernel knows it: the buffer's, of later shares one beyond all buffers */
+  uint32_t unit, units; /* row tiles of a weight, KV heads of a cache, columns of tiles of all else */
+  uint32_t count;
+  uint64_t first, bytes, stride, step;
+  mk_cu_address at;
+} mk_gpu_share;
+
+/* A machine for a program of several ranks is one mk_gpu for each of them. Callers know that of rank 0 alone, which
+ * owns the others; functions of one file for another are for one rank unless they say otherwise. */
 struct mk_gpu {
   const mk_program *program;
+  uint32_t rank, ranks;
+  mk_gpu *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
+  uint32_t queues;                    /* of this rank: the blocks of a launch */
+  mk_gpu_share *shares;               /* several ranks: of all dealt buffers, in the order of buffers */
+  size_t *share_of;                   /* [buffers + 1]: where a buffer's begin */
+  size_t share_count, more_buffers; /* more_buffers: shares after the first one of their buffer */
   mk_gpu_options options;
   const mk_driver *driver;
   mk_cu_device device;
@@ -64,7 +84,7 @@ struct mk_gpu {
   mk_cu_address *places;           /* of buffers */
   const mk_gpu *lender;            /* while the machine opens */
   bool lent;                       /* weights and KV cache are another machine's */
-  mk_cu_address counters, control;
+  mk_cu_address counters, control, peers; /* peers: of several ranks */
   mk_cu_address trace;   /* 0: the recorder is off */
   mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
@@ -73,7 +93,7 @@ struct mk_gpu {
   mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and the next one NULL: nobody has asked yet */
   void *ranked_pinned;      /* the part of that which the host reads, for each flight */
   mk_cu_module_ref rank_module;
-  mk_cu_function_ref rank;
+  mk_cu_function_ref rank_kernel;
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;
@@ -159,6 +179,31 @@ mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
 /* The offset of `bytes` more in an arena that ends at *end. */
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
+/* dealt.c. Whether the buffer has tiles on each of several ranks, and no place as a whole. */
+bool mk_gpu_is_dealt(const mk_gpu *gpu, size_t buffer);
+/* Finds the rank's shares of all dealt buffers, yet without addresses. */
+mk_status mk_gpu_find_shares(mk_gpu *gpu);
+/* Bytes of all of them of one buffer. */
+uint64_t mk_gpu_share_bytes(const mk_gpu *gpu, size_t buffer);
+/* Where tile 0 of a weight would lie, and KV head 0 of a cache, by the share's address. */
+mk_cu_address mk_gpu_share_base(const mk_gpu_share *share);
+/* The share in which the tiles of an operand of one of the rank's queues are. */
+const mk_gpu_share *mk_gpu_share_of(const mk_gpu *gpu, const mk_operand *operand);
+/* Gives the shares of a buffer the addresses of the lender's. */
+mk_status mk_gpu_borrow_shares(mk_gpu *gpu, size_t buffer, size_t lent);
+/* Calls fn for each run of bytes [offset, offset + bytes) of a buffer that this rank has: it has `bytes` bytes from
+ * byte `from` on at address `at`. */
+typedef mk_status mk_gpu_run_fn(void *user, mk_cu_address at, uint64_t from, uint64_t bytes);
+mk_status mk_gpu_each_run(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes, mk_gpu_run_fn *fn,
+                          void *user);
+/* peers.c. Before anything is opened: whether there are GPUs for all ranks that reach each other's memory. */
+mk_status mk_gpu_check_peers(const mk_program *program, const mk_gpu_options *options);
+/* The GPU of a rank. */
+uint32_t mk_gpu_device_of(const mk_gpu_options *options, uint32_t rank);
+/* Makes the open machines of all ranks known to each other. */
+mk_status mk_gpu_connect(mk_gpu *gpu);
+/* Puts "rank N, cuda:D" in front of the message of a failure, where there are several. */
+mk_status mk_gpu_of_rank(const mk_gpu *gpu, mk_status status);
 /* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines,
  * and no stamps beside the words (vm/gpu/rows.cuh). */
 bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);

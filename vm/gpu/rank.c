@@ -28,7 +28,7 @@ static uint32_t parts_of(const mk_gpu *gpu) {
 static mk_status prepare(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   if (gpu->rank_module == NULL) {
-    MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RANK, "mk_rank_logits", 0, &gpu->rank_module, &gpu->rank));
+    MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RANK, "mk_rank_logits", 0, &gpu->rank_module, &gpu->rank_kernel));
   }
   if (gpu->ranked_pinned == NULL) {
     MK_TRY(mk_gpu_check(gpu, cu->host_new(&gpu->ranked_pinned, (size_t)MK_GPU_FLIGHTS * OUT_BYTES, MK_CU_HOST_MAPPED),
@@ -90,7 +90,7 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
     memcpy(rank.rows, ranks->rows + first, count * sizeof *ranks->rows);
     MK_TRY(mk_gpu_check(
         gpu,
-        cu->launch(gpu->rank, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
+        cu->launch(gpu->rank_kernel, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
         "starting the kernel for log-probabilities"));
     rank.out += count * sizeof(mk_gpu_ranked);
   }

@@ -173,6 +173,16 @@ static mk_status check_rounds(const mk_program *program, const mk_queue *queue) 
                                     last, rounds);
 }
 
+/* Whether all counters are relaxed, which the machine leaves out. */
+static bool has_hints_alone(const mk_program *program) {
+  for (size_t c = 0; c < program->counter_count; c++) {
+    if (program->counters[c].kind == MK_COUNTER_RELEASE && program->counters[c].total != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /* Of one sequence, or of several. */
 static bool is_wide(const mk_program *program) {
   const uint32_t rows = mk_program_rows(program);
@@ -183,6 +193,27 @@ static bool is_wide(const mk_program *program) {
     }
   }
   return false;
+}
+
+/* What kernels for several ranks have. */
+static mk_status check_ranks(const mk_program *program) {
+  const uint32_t ranks = program->machine.ranks;
+  if (ranks == 1) {
+    return MK_OK;
+  }
+  if (ranks > MK_GPU_MOST_RANKS) {
+    return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
+  }
+  const char *missing = mk_program_rows(program) > 1      ? "more than one row per step"
+                        : mk_gpu_samples(program)         ? "drawing tokens"
+                        : mk_gpu_is_of_family(program)    ? "what no plain Llama has"
+                        : !has_hints_alone(program)       ? "a release counter"
+                                                          : NULL;
+  return missing == NULL ? MK_OK
+                         : mk_error(MK_ERR_FILE,
+                                    "the program has %u ranks and %s: that is not yet on GPUs: use --device cpu, or "
+                                    "one GPU",
+                                    ranks, missing);
 }
 
 mk_status mk_gpu_check_program(const mk_program *program) {
@@ -201,13 +232,14 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                     mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS,
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
-  if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
+  MK_TRY(check_ranks(program));
+  if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
       machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
-        "the program is for another machine: %u GPUs, pages of %u bytes, %u of them, %u consumer warps; this "
-        "one has 1, %d, %u and %u; compile it again",
-        machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
+        "the program is for another machine: pages of %u bytes, %u of them, %u consumer warps; this one has %d, %u and "
+        "%u; compile it again",
+        machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
         warps);
   }
   for (size_t i = 0; i < program->buffer_count; i++) {

@@ -49,20 +49,28 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
   MK_TRY(records ? mk_gpu_need_recording(gpu) : MK_OK);
   return mk_gpu_check(
       gpu,
-      gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1,
-                                      mk_gpu_threads(gpu), 1, 1, mk_gpu_shared_bytes(gpu), gpu->stream, arguments),
+      gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, gpu->queues, 1, 1, mk_gpu_threads(gpu),
+                                      1, 1, mk_gpu_shared_bytes(gpu), gpu->stream, arguments),
       "launching the kernel");
 }
 
-static mk_status launch(mk_gpu *gpu, mk_gpu_flight *f) {
-  const mk_driver *cu = gpu->driver;
-  mk_gpu_control *control = &gpu->pinned->control[f - gpu->flights];
+static mk_status prepare_launch(mk_gpu *gpu) {
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
-  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
-  MK_TRY(mk_gpu_trace_prepare(gpu));
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream),
+                      "preparing a launch"));
+  return mk_gpu_trace_prepare(gpu);
+}
+
+static mk_status start_launch(mk_gpu *gpu, mk_gpu_flight *f) {
+  const mk_driver *cu = gpu->driver;
   MK_TRY(mk_gpu_check(gpu, cu->event_record(f->start, gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_start(gpu, &f->params));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->end, gpu->stream), "launching the kernel"));
+  return mk_gpu_check(gpu, cu->event_record(f->end, gpu->stream), "launching the kernel");
+}
+
+static mk_status close_launch(mk_gpu *gpu, mk_gpu_flight *f) {
+  const mk_driver *cu = gpu->driver;
+  mk_gpu_control *control = &gpu->pinned->control[f - gpu->flights];
   MK_TRY(mk_gpu_start_ranks(gpu, f));
   MK_TRY(mk_gpu_check(gpu, cu->download_async(control, gpu->control, sizeof *control, gpu->stream),
                       "launching the kernel"));
@@ -166,8 +174,8 @@ static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, 
   }
 }
 
-/* Reports the first fault; afterwards the machine is as new, but for weights and inputs. */
-static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
+/* Reports the first fault, of a rank; afterwards the machine is as new, but for weights and inputs. */
+static mk_status report_fault(mk_gpu *gpu, const mk_gpu *of, const mk_gpu_fault *fault) {
   bool token = fault->activity == MK_GPU_FAULT_TOKEN, block = fault->activity == MK_GPU_FAULT_BLOCK;
   char what[256], edge[192];
   if (token) {
@@ -178,11 +186,15 @@ static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
     describe_edge(gpu->program, fault, edge, sizeof edge);
     snprintf(what, sizeof what, "waited %u ms for %s", gpu->options.deadline_ms, edge);
   }
+  char rank[40] = "";
+  if (gpu->ranks > 1) {
+    snprintf(rank, sizeof rank, "rank %u (cuda:%u), ", of->rank, of->options.device);
+  }
   MK_TRY(mk_gpu_clear(gpu));
   return mk_error(MK_ERR_DEVICE,
-                  "%s: SM %u, %s, instruction %u (%s), step %u of the launch, %s; the machine is cleared and can run "
+                  "%s: %sSM %u, %s, instruction %u (%s), step %u of the launch, %s; the machine is cleared and can run "
                   "again",
-                  token || block ? "an index out of range" : "the program stands still", fault->sm,
+                  token || block ? "an index out of range" : "the program stands still", rank, fault->sm,
                   mk_trace_role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch, what);
 }
 
@@ -223,12 +235,8 @@ static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps)
 
 static mk_gpu_flight *flight_of(mk_gpu *gpu, uint32_t number) { return &gpu->flights[number % MK_GPU_FLIGHTS]; }
 
-static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
-  if (gpu->in_flight == MK_GPU_FLIGHTS) {
-    return mk_error(MK_ERR_USAGE, "%d launches are queued; wait for the end of one", MK_GPU_FLIGHTS);
-  }
+static mk_status queue_rank(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
   mk_gpu_flight *f = flight_of(gpu, gpu->queued);
-  MK_TRY(check_generation(gpu, 0));
   MK_TRY(mk_gpu_enter(gpu));
   f->params = gpu->params;
   f->params.epochs = steps;
@@ -237,16 +245,45 @@ static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, con
   f->ranks = ranks;
   f->first_position = plan == NULL ? 0 : plan->position;
   MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, plan, steps));
-  MK_TRY(launch(gpu, f));
+  return prepare_launch(gpu);
+}
+
+static mk_status start_rank(mk_gpu *gpu) {
+  MK_TRY(mk_gpu_enter(gpu));
+  return start_launch(gpu, flight_of(gpu, gpu->queued));
+}
+
+static mk_status close_rank(mk_gpu *gpu) {
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(close_launch(gpu, flight_of(gpu, gpu->queued)));
   gpu->queued++;
   gpu->in_flight++;
   return MK_OK;
 }
 
-/* Waits for the end of the launch that was queued first. */
-static mk_status finish(mk_gpu *gpu) {
+/* The kernels of all ranks start one right after the other, as they wait for each other. */
+static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
+  if (gpu->in_flight == MK_GPU_FLIGHTS) {
+    return mk_error(MK_ERR_USAGE, "%d launches are queued; wait for the end of one", MK_GPU_FLIGHTS);
+  }
+  MK_TRY(check_generation(gpu, 0));
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], queue_rank(gpu->of_rank[r], plan, steps, ranks)));
+  }
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], start_rank(gpu->of_rank[r])));
+  }
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], close_rank(gpu->of_rank[r])));
+  }
+  return MK_OK;
+}
+
+/* Waits for the end of a rank's launch. */
+static mk_status wait_rank(mk_gpu *gpu) {
   mk_gpu_flight *f = flight_of(gpu, gpu->queued - gpu->in_flight);
   const uint64_t since = now_ms();
+  MK_TRY(mk_gpu_enter(gpu));
   for (bool ended = false; !ended;) {
     MK_TRY(look_for_end(gpu, f, since, &ended));
   }
@@ -254,28 +291,59 @@ static mk_status finish(mk_gpu *gpu) {
   gpu->last_position = f->first_position;
   gpu->steps = 0;
   gpu->time_ms = 0;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel"));
-  if (gpu->ended.fault.claimed != 0 || gpu->ended.abort != 0) {
-    return report_fault(gpu, &gpu->ended.fault);
+  return mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel");
+}
+
+/* What goes wrong on one rank ends the launch on all of them. The rank on which a wait was too long is told; others
+ * have only been told to leave. */
+static mk_status look_for_faults(mk_gpu *gpu) {
+  bool failed = false;
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    const mk_gpu_control *ended = &gpu->of_rank[r]->ended;
+    failed = failed || ended->abort != 0;
+    if (ended->fault.claimed != 0) {
+      return report_fault(gpu, gpu->of_rank[r], &ended->fault);
+    }
   }
+  return failed ? report_fault(gpu, gpu, &gpu->ended.fault) : MK_OK;
+}
+
+static void count_steps(mk_gpu *gpu) {
+  mk_gpu_flight *f = flight_of(gpu, gpu->queued - gpu->in_flight);
   gpu->in_flight--;
   gpu->steps = gpu->ended.epochs_done;
   gpu->first_epoch += gpu->steps;
   if (gpu->steps == f->params.epochs) {
     mk_gpu_take_ranks(gpu, f);
   }
+}
+
+/* Waits for the end of the launch that was queued first, on all ranks. */
+static mk_status finish(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], wait_rank(gpu->of_rank[r])));
+  }
+  MK_TRY(look_for_faults(gpu));
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    count_steps(gpu->of_rank[r]);
+  }
   return MK_OK;
 }
 
 /* Whatever fails, nothing that is queued is followed any more. */
 static mk_status ended(mk_gpu *gpu, mk_status status) {
-  gpu->in_flight = status == MK_OK ? gpu->in_flight : 0;
+  for (uint32_t r = 0; r < gpu->ranks && status != MK_OK; r++) {
+    gpu->of_rank[r]->in_flight = 0;
+  }
   return status;
 }
 
 mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
   if (!gpu->planned) {
     return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
+  }
+  if (ranks != NULL && gpu->ranks > 1) {
+    return mk_error(MK_ERR_USAGE, "the logits of a step lie on %u GPUs; read them to rank tokens", gpu->ranks);
   }
   if (ranks != NULL && ranks->count > MK_MOST_SHARED_ROWS) {
     return mk_error(MK_ERR_USAGE, "rankings of %u rows of a step; there may be %d", ranks->count, MK_MOST_SHARED_ROWS);
@@ -288,6 +356,7 @@ mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, c
 
 mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user) {
   const listener to = {.fn = fn, .user = user};
+  MK_TRY(gpu->ranks == 1 ? MK_OK : mk_gpu_enter(gpu)); /* another rank's context was the last one */
   return ended(gpu, gpu->in_flight == 0 ? MK_OK : follow(gpu, flight_of(gpu, gpu->queued - 1), &to));
 }
 
@@ -329,7 +398,7 @@ static mk_status end_launches(mk_gpu *gpu) {
                       "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "the kernel failed"));
   gpu->ended = *control;
-  return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, &control->fault) : MK_OK;
+  return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, gpu, &control->fault) : MK_OK;
 }
 
 static mk_status microseconds_between(const mk_gpu *gpu, mk_cu_event_ref start, mk_cu_event_ref end, double *out) {

@@ -65,20 +65,28 @@ __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &opera
          operand.col * b.tile_cols / per_word;
 }
 
-// Publishes the rows of the first `count` lanes as bf16 pairs, from word `first` on.
-__device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, const two_rows &value,
-                                    uint32_t count) {
-  if (s.lane < count && publishes(s.d)) {
-    tile::store_stamped(row + first + s.lane, tile::pack_bf16(value.even, value.odd), s.d.generation());
-  }
+// Where words are published that go to all ranks with readers (publish_bf16): the lane's copy of the row, which may be
+// nullptr.
+__device__ inline uint64_t *published_row(const storer &s, const mk_operand &operand) {
+  uint64_t *own = stamped_row(s.d, operand);
+  return MK_GPU_RANKS ? copy_of_lane(s.lane, operand, own) : own;
 }
 
-// Publishes all 16 rows.
-__device__ inline void publish_floats(const storer &s, uint64_t *row, uint32_t first, const two_rows &value) {
-  if (s.lane < 16 && publishes(s.d)) {
-    float own = s.lane < 8 ? value.even : value.odd;
-    tile::store_stamped(row + first + even_row(s) + tile::group_of_lane<8>(s.lane), __float_as_uint(own),
-                        s.d.generation());
+// Publishes the rows of the first `count` lanes, 4 or 8, as bf16 pairs, from word `first` on. With several ranks, four
+// lanes have one or two of these words each, for the copy of one rank.
+__device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, const two_rows &value,
+                                    uint32_t count) {
+  if constexpr (MK_GPU_RANKS) {
+    uint32_t words = tile::pack_bf16(value.even, value.odd), at = tile::lane_of_quad(s.lane) * (count / 4);
+    uint32_t low = tile::from_lane(words, at), high = tile::from_lane(words, at + 1);
+    if (row == nullptr || !publishes(s.d)) {
+    } else if (count == 8) {
+      tile::store_stamped_pair(row + first + at, low, high, s.d.generation());
+    } else {
+      tile::store_stamped(row + first + at, low, s.d.generation());
+    }
+  } else if (s.lane < count && publishes(s.d)) {
+    tile::store_stamped(row + first + s.lane, tile::pack_bf16(value.even, value.odd), s.d.generation());
   }
 }
 
@@ -111,7 +119,7 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 // what can be done before its sums are there; finish_X does the rest (finish_residual where there is none); end_X is
 // for what comes after the last tile, and after_X for what comes after the signals. One loop in kernel.cu runs these
 // functions for every opcode; an opcode with a store_X has a loop of its own, with its end.
-struct row_store {
+struct row_store : kept_readers<MK_GPU_RANKS> {  // of QKV and LINEAR_PART
   uint32_t tiles;       // 0: the storer has nothing to do
   uint32_t rounds;      // results of each tile, one for every sixteen chains
   uint64_t *row;        // stamped words of the first tile
@@ -122,6 +130,16 @@ struct row_store {
   float best;           // HEAD: the candidate so far
   uint32_t index, stop;
 };
+
+// Publishes all 16 rows.
+__device__ inline void publish_floats(const storer &s, const row_store &r, uint32_t first, const two_rows &value) {
+  if (s.lane < 16 && publishes(s.d)) {
+    float own = s.lane < 8 ? value.even : value.odd;
+    to_readers(r.readers(), r.row + first + even_row(s) + tile::group_of_lane<8>(s.lane), [&](uint64_t *to) {
+      tile::store_stamped(to, __float_as_uint(own), s.d.generation());
+    });
+  }
+}
 
 // How many results the consumers make of a sum that is normed.
 __device__ inline uint32_t norm_rounds(const mk_instruction_word &in) {
@@ -168,7 +186,7 @@ __device__ inline void begin_residual(const storer &s, const mk_instruction_word
   const mk_operand &to = in.parts[residual_out];
   r.tiles = to.cols;
   r.plain = tile::global<float>(s.d.buffer(to).address) + to.col * 16;
-  r.row = stamped_row(s.d, in.parts[out]);
+  r.row = published_row(s, in.parts[out]);
 }
 
 __device__ inline void finish_residual(const storer &s, uint32_t tile, two_rows y, const row_store &r) {

@@ -15,8 +15,10 @@ typedef struct slot {
   bool used;
 } slot;
 
+/* Of several ranks, each has an upload, and the first one's reads the pinned memory that is filled. */
 struct mk_gpu_upload {
-  mk_gpu *gpu;
+  mk_gpu *gpu; /* of one rank */
+  mk_gpu_upload *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
   size_t room;
   mk_cu_module_ref module;
   mk_cu_function_ref kernel;
@@ -26,7 +28,9 @@ struct mk_gpu_upload {
 
 static mk_status open_slot(mk_gpu_upload *upload, slot *s) {
   const mk_gpu *gpu = upload->gpu;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->host_new(&s->pinned, upload->room, 0), "allocating pinned memory"));
+  if (gpu->rank == 0) {
+    MK_TRY(mk_gpu_check(gpu, gpu->driver->host_new(&s->pinned, upload->room, 0), "allocating pinned memory"));
+  }
   MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(&s->staged, upload->room), "allocating memory to load through"));
   return mk_gpu_check(gpu, gpu->driver->event_new(&s->taken, MK_CU_EVENT_NO_TIMING), "making an event");
 }
@@ -41,24 +45,29 @@ static mk_status open_upload(mk_gpu_upload *upload) {
 }
 
 mk_status mk_gpu_upload_new(mk_gpu *gpu, size_t room, mk_gpu_upload **out) {
-  mk_gpu_upload *upload;
+  mk_gpu_upload *first = NULL;
+  mk_status status = MK_OK;
   *out = NULL;
-  MK_TRY(mk_alloc(1, sizeof *upload, &upload));
-  upload->gpu = gpu;
-  upload->room = room == 0 ? (size_t)USUAL_ROOM : room;
-  mk_status status = open_upload(upload);
+  for (uint32_t r = 0; r < gpu->ranks && status == MK_OK; r++) {
+    mk_gpu_upload *upload = NULL;
+    status = mk_alloc(1, sizeof *upload, &upload);
+    if (status == MK_OK) {
+      first = r == 0 ? upload : first;
+      first->of_rank[r] = upload;
+      upload->gpu = gpu->of_rank[r];
+      upload->room = room == 0 ? (size_t)USUAL_ROOM : room;
+      status = mk_gpu_of_rank(upload->gpu, open_upload(upload));
+    }
+  }
   if (status != MK_OK) {
-    mk_gpu_upload_free(upload);
+    mk_gpu_upload_free(first);
     return status;
   }
-  *out = upload;
+  *out = first;
   return MK_OK;
 }
 
-void mk_gpu_upload_free(mk_gpu_upload *upload) {
-  if (upload == NULL) {
-    return;
-  }
+static void free_rank(mk_gpu_upload *upload) {
   const mk_gpu *gpu = upload->gpu;
   const mk_driver *cu = gpu->driver;
   if (!gpu->lost && cu->context_set(gpu->context) == 0) {
@@ -82,17 +91,30 @@ void mk_gpu_upload_free(mk_gpu_upload *upload) {
   mk_free(upload);
 }
 
+void mk_gpu_upload_free(mk_gpu_upload *upload) {
+  for (uint32_t r = upload == NULL ? 0 : MK_GPU_MOST_RANKS; r-- > 0;) {
+    if (upload->of_rank[r] != NULL) {
+      free_rank(upload->of_rank[r]); /* rank 0, which names the others, last */
+    }
+  }
+}
+
 size_t mk_gpu_upload_room(const mk_gpu_upload *upload) { return upload->room; }
 
-mk_status mk_gpu_upload_begin(mk_gpu_upload *upload, void **memory) {
+/* Goes on to the next slot, when the rank's GPU has taken in what lay there. */
+static mk_status begin_rank(mk_gpu_upload *upload) {
   const mk_gpu *gpu = upload->gpu;
   MK_TRY(mk_gpu_enter(gpu));
   upload->current = (upload->current + 1) % SLOTS;
   slot *s = &upload->slots[upload->current];
-  if (s->used) {
-    MK_TRY(mk_gpu_check(gpu, gpu->driver->event_wait(s->taken), "waiting for weights to be copied"));
+  return s->used ? mk_gpu_check(gpu, gpu->driver->event_wait(s->taken), "waiting for weights to be copied") : MK_OK;
+}
+
+mk_status mk_gpu_upload_begin(mk_gpu_upload *upload, void **memory) {
+  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+    MK_TRY(mk_gpu_of_rank(upload->of_rank[r]->gpu, begin_rank(upload->of_rank[r])));
   }
-  *memory = s->pinned;
+  *memory = upload->slots[upload->current].pinned;
   return MK_OK;
 }
 
@@ -105,13 +127,24 @@ static mk_status find_weight(const mk_gpu_upload *upload, size_t buffer, const m
   return (*out)->kind == MK_KIND_WEIGHT ? MK_OK : mk_error(MK_ERR_USAGE, "buffer %s holds no weights", (*out)->name);
 }
 
-static mk_status copy(mk_gpu_upload *upload, mk_cu_address to, size_t bytes) {
+static mk_status copy(mk_gpu_upload *upload, mk_cu_address to, const void *from, size_t bytes) {
   const mk_gpu *gpu = upload->gpu;
   slot *s = &upload->slots[upload->current];
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->upload_async(to, s->pinned, bytes, gpu->stream), "copying weights to the GPU"));
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->upload_async(to, from, bytes, gpu->stream), "copying weights to the GPU"));
   MK_TRY(mk_gpu_check(gpu, gpu->driver->event_record(s->taken, gpu->stream), "copying weights to the GPU"));
   s->used = true;
   return MK_OK;
+}
+
+typedef struct uploaded { /* bytes of a weight, from byte `offset` on */
+  mk_gpu_upload *upload;
+  const uint8_t *from;
+  uint64_t offset;
+} uploaded;
+
+static mk_status copy_run(void *user, mk_cu_address at, uint64_t from, uint64_t bytes) {
+  const uploaded *u = user;
+  return copy(u->upload, at, u->from + (from - u->offset), (size_t)bytes);
 }
 
 mk_status mk_gpu_upload_bytes(mk_gpu_upload *upload, size_t buffer, uint64_t offset, size_t bytes) {
@@ -121,7 +154,12 @@ mk_status mk_gpu_upload_bytes(mk_gpu_upload *upload, size_t buffer, uint64_t off
     return mk_error(MK_ERR_USAGE, "weight %s has %llu bytes; %zu from %llu on are not all inside, or more than %zu",
                     b->name, (unsigned long long)b->bytes, bytes, (unsigned long long)offset, upload->room);
   }
-  return bytes == 0 ? MK_OK : copy(upload, mk_gpu_address(upload->gpu, buffer) + offset, bytes);
+  for (uint32_t r = 0; r < upload->gpu->ranks && bytes != 0; r++) {
+    uploaded u = {.upload = upload->of_rank[r], .from = upload->slots[upload->current].pinned, .offset = offset};
+    MK_TRY(mk_gpu_enter(u.upload->gpu));
+    MK_TRY(mk_gpu_of_rank(u.upload->gpu, mk_gpu_each_run(u.upload->gpu, buffer, offset, bytes, copy_run, &u)));
+  }
+  return MK_OK;
 }
 
 /* Checks the rows: every address that the kernel reads or writes follows from these. */
@@ -147,29 +185,74 @@ static mk_status check_rows(const mk_gpu_upload *upload, const mk_buffer *b, con
   return MK_OK;
 }
 
-mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack) {
+/* Rows [first, first + count) of those in the slot that is filled, which begin at `from`, become rows of the weight,
+ * whose row tile 0 would lie at `to`. */
+static mk_status pack_rows(mk_gpu_upload *upload, const mk_buffer *b, const mk_gpu_pack *pack, uint32_t first,
+                           uint32_t count, const uint8_t *from, mk_cu_address to) {
   const mk_gpu *gpu = upload->gpu;
+  const uint64_t row_bytes = pack->cols * mk_gpu_pack_unit(pack->dtype);
+  mk_gpu_pack part = *pack;
+  part.to = to;
+  part.from = upload->slots[upload->current].staged + first * row_bytes;
+  part.grid_cols = mk_buffer_grid_cols(b);
+  part.packed_rows = b->rows;
+  part.first_row += first;
+  part.rows = count;
+  MK_TRY(copy(upload, part.from, from + first * row_bytes, (size_t)(count * row_bytes)));
+  void *arguments[] = {&part};
+  uint32_t most = (uint32_t)gpu->sms * BLOCKS_PER_SM;
+  return mk_gpu_check(gpu,
+                      gpu->driver->launch(upload->kernel, part.rows < most ? part.rows : most, 1, 1,
+                                          MK_GPU_PACK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
+                      "packing weights");
+}
+
+/* Packs those of the rows that belong to a share of the rank, neighbours together. */
+static mk_status pack_share(mk_gpu_upload *upload, const mk_buffer *b, const mk_gpu_pack *pack, const uint8_t *from,
+                            const mk_gpu_share *share) {
+  for (uint32_t row = 0, end; row < pack->rows; row = end) {
+    bool here = false;
+    for (end = row; end < pack->rows; end++) {
+      const uint32_t tile = mk_gpu_pack_row(pack, pack->first_row + end) / MK_TILE;
+      const bool inside = tile >= share->unit && tile < share->unit + share->units;
+      if (end > row && inside != here) {
+        break;
+      }
+      here = inside;
+    }
+    MK_TRY(here ? pack_rows(upload, b, pack, row, end - row, from, mk_gpu_share_base(share)) : MK_OK);
+  }
+  return MK_OK;
+}
+
+mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack) {
   const mk_buffer *b = NULL;
+  const uint8_t *from = upload->slots[upload->current].pinned;
   MK_TRY(find_weight(upload, buffer, &b));
   MK_TRY(check_rows(upload, b, pack));
   if (pack->rows == 0 || pack->cols == 0) {
     return MK_OK;
   }
-  mk_gpu_pack whole = *pack;
-  whole.to = mk_gpu_address(gpu, buffer);
-  whole.from = upload->slots[upload->current].staged;
-  whole.grid_cols = mk_buffer_grid_cols(b);
-  whole.packed_rows = b->rows;
-  MK_TRY(copy(upload, whole.from, (size_t)(pack->rows * (pack->cols * mk_gpu_pack_unit(pack->dtype)))));
-  void *arguments[] = {&whole};
-  uint32_t most = (uint32_t)gpu->sms * BLOCKS_PER_SM;
-  return mk_gpu_check(gpu,
-                      gpu->driver->launch(upload->kernel, pack->rows < most ? pack->rows : most, 1, 1,
-                                          MK_GPU_PACK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
-                      "packing weights");
+  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+    mk_gpu_upload *own = upload->of_rank[r];
+    const mk_gpu *gpu = own->gpu;
+    MK_TRY(mk_gpu_enter(gpu));
+    if (!mk_gpu_is_dealt(gpu, buffer)) {
+      MK_TRY(mk_gpu_of_rank(gpu, pack_rows(own, b, pack, 0, pack->rows, from, mk_gpu_address(gpu, buffer))));
+      continue;
+    }
+    for (size_t s = gpu->share_of[buffer]; s < gpu->share_of[buffer + 1]; s++) {
+      MK_TRY(mk_gpu_of_rank(gpu, pack_share(own, b, pack, from, &gpu->shares[s])));
+    }
+  }
+  return MK_OK;
 }
 
 mk_status mk_gpu_upload_end(mk_gpu_upload *upload) {
-  MK_TRY(mk_gpu_enter(upload->gpu));
-  return mk_gpu_check(upload->gpu, upload->gpu->driver->stream_wait(upload->gpu->stream), "packing weights");
+  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+    const mk_gpu *gpu = upload->of_rank[r]->gpu;
+    MK_TRY(mk_gpu_enter(gpu));
+    MK_TRY(mk_gpu_of_rank(gpu, mk_gpu_check(gpu, gpu->driver->stream_wait(gpu->stream), "packing weights")));
+  }
+  return MK_OK;
 }

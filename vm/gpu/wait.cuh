@@ -18,6 +18,7 @@
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the
 // instruction cache, from which a miss costs about as much as a hop (docs/results/decode.md).
 #pragma once
+#include "vm/gpu/copies.cuh"
 #include "vm/gpu/recorder.cuh"
 
 namespace mk {
@@ -155,7 +156,8 @@ struct watch {
 };
 
 // One look at all warps of the block and at the abort flag.
-__device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fault, uint32_t *abort) {
+__device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fault, uint32_t *abort,
+                                   const mk_gpu_peers *peers) {
   volatile shared_words *words = device::words();
   uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
   uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
@@ -193,6 +195,9 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
     fault->epoch = seen.epoch;
     __threadfence_system();
     atomicExch(abort, 1u);
+    if constexpr (MK_GPU_RANKS) {
+      abort_others(peers);
+    }
   }
   if (tile::any_lane(late) || tile::load_acquire(abort) != 0) {
     __threadfence();
@@ -202,7 +207,7 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
 }
 
 __device__ inline void watch_over(const device &d, watch &w) {
-  w = watch_over(w, d.params.deadline, d.params.fault, d.params.abort);
+  w = watch_over(w, d.params.deadline, d.params.fault, d.params.abort, MK_GPU_RANKS ? d.params.peers : nullptr);
 }
 
 // One warp waits for the release counters of an instruction; the caller makes the others wait for that warp. Relaxed

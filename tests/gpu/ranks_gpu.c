@@ -1,0 +1,162 @@
+/* Several ranks: a model that GPUs share gives the bits that it gives on one, in every token's logits, and what goes
+ * wrong on one rank ends the launch on all of them. On a machine with fewer GPUs than a case has ranks, they lie on one
+ * GPU with fewer SMs each: then all of it is tested but the way between GPUs, and that is said. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "models/synth.h"
+#include "tests/gpu/gpu_test.h"
+#include "vm/gpu/extra.h"
+
+enum { MOST_STEPS = 200, FAULT_STEPS = 8, FAULT_MS = 300, SMS = 132 };
+
+typedef struct output {
+  uint32_t tokens[MOST_STEPS], count;
+  float *logits; /* [MOST_STEPS][vocab]; NULL: the tokens alone */
+  size_t vocab;
+} output;
+
+static bool keep(void *user, uint32_t token, const float *logits) {
+  output *out = user;
+  out->tokens[out->count] = token;
+  if (out->logits != NULL && logits != NULL) {
+    memcpy(out->logits + out->count * out->vocab, logits, out->vocab * sizeof *logits);
+  }
+  return ++out->count < MOST_STEPS;
+}
+
+/* Names a GPU for each rank, from the one under test on, as far as there are some; else that one for all. *sms: that
+ * each rank can have. */
+static void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms) {
+  uint32_t gpus = 0;
+  int version;
+  const bool enough = mk_gpu_count(&gpus, &version) == MK_OK && device_index() + ranks <= gpus;
+  size_t n = (size_t)snprintf(name, size, "cuda:%u", device_index());
+  for (uint32_t r = 1; r < ranks; r++) {
+    n += (size_t)snprintf(name + n, size - n, ",%u", device_index() + (enough ? r : 0));
+  }
+  *sms = enough ? SMS : SMS / ranks;
+}
+
+static bool run(const mk_config *config, const char *on, uint32_t sms, bool with_logits, uint32_t steps, output *out,
+                const char *test) {
+  static const uint32_t prompt[] = {1, 5, 9};
+  mk_engine *engine;
+  const mk_engine_options options = {.device = on,
+                                     .synth = config,
+                                     .synth_seed = 3,
+                                     .sms = sms,
+                                     .max_seq = 256,
+                                     .want_logits = with_logits,
+                                     .gpu_deadline_ms = deadline_ms};
+  out->count = 0;
+  if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
+    return false;
+  }
+  bool good = expect_ok(mk_engine_generate(engine, prompt, 3, steps, keep, out), test);
+  mk_engine_close(engine);
+  return good && expect(out->count == steps, test, "not every token came");
+}
+
+/* The same bits with a launch for each token, and the same tokens in one launch. */
+static void compare(const char *shape, uint32_t kv_heads, uint32_t ranks, uint32_t steps) {
+  char test[128], on[64], one[16], text[96];
+  uint32_t sms;
+  mk_config config;
+  output first = {.count = 0}, again = {.count = 0};
+  if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
+    return;
+  }
+  config.kv_heads = kv_heads != 0 ? kv_heads : config.kv_heads;
+  place_ranks(ranks, on, sizeof on, &sms);
+  snprintf(one, sizeof one, "cuda:%u", device_index());
+  snprintf(test, sizeof test, "%s, %u KV heads, %u ranks on %s", shape, config.kv_heads, ranks, on);
+  first.vocab = again.vocab = config.vocab;
+  if (expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &first.logits), test) &&
+      expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &again.logits), test) &&
+      run(&config, one, 0, true, steps, &first, test) && run(&config, on, sms, true, steps, &again, test)) {
+    uint32_t same = 0;
+    while (same < steps && first.tokens[same] == again.tokens[same] &&
+           memcmp(first.logits + same * first.vocab, again.logits + same * first.vocab,
+                  first.vocab * sizeof(float)) == 0) {
+      same++;
+    }
+    snprintf(text, sizeof text, "the logits of token %u have other bits than on one rank", same);
+    expect(same == steps, test, text);
+    if (run(&config, on, sms, false, steps, &again, test)) {
+      expect(memcmp(first.tokens, again.tokens, steps * sizeof *first.tokens) == 0, test,
+             "one launch gives other tokens");
+    }
+    printf("%s: the bits of one rank in %u of %u tokens\n", test, same, steps);
+  }
+  mk_free(first.logits);
+  mk_free(again.logits);
+}
+
+/* The uid of the first instruction of an opcode on a rank. */
+static uint32_t find_uid(const mk_program *program, uint32_t rank, mk_opcode opcode) {
+  const mk_queue *queues = program->queues + (size_t)rank * program->machine.sms;
+  for (uint32_t q = 0; q < program->machine.sms; q++) {
+    for (uint32_t i = queues[q].first; i < queues[q].first + queues[q].count; i++) {
+      if (program->instructions[i].opcode == opcode) {
+        return program->instructions[i].uid;
+      }
+    }
+  }
+  return 0;
+}
+
+/* A rank that keeps a result to itself: all ranks leave within the deadline, the message names a rank, and the next run
+ * is right. */
+static void test_fault(uint32_t ranks, uint32_t of_rank) {
+  static const uint32_t prompt[] = {1, 5, 9};
+  char test[96], on[64];
+  uint32_t sms;
+  mk_config config;
+  mk_engine *engine;
+  output before = {.count = 0}, after = {.count = 0};
+  place_ranks(ranks, on, sizeof on, &sms);
+  snprintf(test, sizeof test, "a fault on rank %u of %u, on %s", of_rank, ranks, on);
+  if (!expect_ok(mk_synth_shape("tiny", &config), test)) {
+    return;
+  }
+  const mk_engine_options options = {
+      .device = on, .synth = &config, .synth_seed = 3, .sms = sms < 16 ? sms : 16, .gpu_deadline_ms = FAULT_MS};
+  if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  if (expect_ok(mk_engine_generate(engine, prompt, 3, FAULT_STEPS, keep, &before), test)) {
+    mk_gpu_skip_signal(gpu, find_uid(mk_engine_program(engine), of_rank, MK_OP_GLU));
+    mk_status status = mk_engine_generate(engine, prompt, 3, FAULT_STEPS, keep, &after);
+    expect(status == MK_ERR_DEVICE, test, "the launch did not end with a fault");
+    expect(status == MK_OK || strstr(mk_error_message(), "rank ") != NULL, test, "the message names no rank");
+    printf("%s: %s\n", test, mk_error_message());
+    mk_gpu_skip_signal(gpu, 0);
+    after.count = 0;
+    if (expect_ok(mk_engine_generate(engine, prompt, 3, FAULT_STEPS, keep, &after), test)) {
+      expect(memcmp(before.tokens, after.tokens, FAULT_STEPS * sizeof *after.tokens) == 0, test,
+             "after a fault there are other tokens");
+    }
+  }
+  mk_engine_close(engine);
+}
+
+void test_ranks(bool quick) {
+  uint32_t gpus = 0;
+  int version;
+  if (mk_gpu_count(&gpus, &version) == MK_OK && gpus < 2) {
+    printf("ranks on several GPUs: left out, there is %u\n", gpus);
+  }
+  compare("tiny", 0, 2, MOST_STEPS);
+  compare("tiny", 1, 2, quick ? 20 : MOST_STEPS); /* more ranks than KV heads */
+  compare("tiny", 0, 3, quick ? 20 : MOST_STEPS); /* q, k and v travel */
+  compare("llama-3.2-1b", 0, 2, quick ? 20 : MOST_STEPS);
+  if (!quick) {
+    compare("llama-3.2-1b", 0, 4, MOST_STEPS);
+    compare("llama-3.2-1b", 0, 8, MOST_STEPS);
+  }
+  test_fault(2, 0);
+  test_fault(2, 1);
+}
