@@ -317,7 +317,7 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
     MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
   }
   const uint32_t rows =
-      several && main->gpu != NULL && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
+      several && main->gpu != NULL && mk_gpu_rank_count(main->gpu) == 1 && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
   return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
 }
 
@@ -336,16 +336,15 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
 }
 
 /* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU alone, where nothing is drawn, of models that
- * have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and where several GPUs share the
- * model. */
+ * have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and with more ranks than KV heads. */
 static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
                               const place *where) {
-  const bool gpu = where->on_gpus;
+  const bool gpu = where->on_gpus, shared = gpu && where->ranks > 1;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
   const mk_compile_options wide = {.rows = options->rows, .slots = options->slots};
-  const bool many = gpu && !samples && mk_is_wide(engine->graph, &wide);
+  const bool many = gpu && !shared && !samples && mk_is_wide(engine->graph, &wide);
   const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
-  return gpu && (!whole || where->ranks > 1) ? 1 : rows;
+  return gpu && (!whole || (shared && where->ranks > engine->config.kv_heads)) ? 1 : rows;
 }
 
 static void note_cache(const mk_engine_options *options) {

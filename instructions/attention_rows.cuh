@@ -245,10 +245,34 @@ __device__ inline destination destination_of(const consumer &c, const slot_view 
   return to;
 }
 
+// The same with several ranks, all of which read what COMBINE would write (vm/gpu/refuse.c).
+__device__ inline void publish_to_ranks(const consumer &c, const destination &to, uint64_t *totals,
+                                        const merged_unit &sum) {
+  uint32_t readers = readers_of(instruction_at_hand(c).parts[MK_PART_ATTENTION_out]);
+  if (to.combined != nullptr) {
+    float scale = reciprocal_of(sum.total);
+    to_readers((1u << c.d.params.peers->ranks) - 1, to.combined, [=](uint32_t *copy) {
+      tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale));
+    });
+  }
+  to_readers(readers, to.words, [&](uint64_t *copy) {
+    tile::store_stamped_pair(copy, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
+  });
+  if (totals != nullptr) {
+    to_readers(readers, totals, [&](uint64_t *copy) {
+      tile::store_stamped_pair(copy, __float_as_uint(sum.top), __float_as_uint(sum.total), c.d.generation());
+    });
+  }
+}
+
 // totals: where the column's top and total go, beside its values; nullptr: another lane has them.
 __device__ inline void publish_column(const consumer &c, const destination &to, uint64_t *totals,
                                       const merged_unit &sum) {
   if (to.words == nullptr) {
+    return;
+  }
+  if constexpr (MK_GPU_RANKS) {
+    publish_to_ranks(c, to, totals, sum);
     return;
   }
   if (to.combined != nullptr) {

@@ -23,7 +23,9 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
   uint32_t *next = value_view(to, c.d.generation() + 1).words + out.col * to.tile_cols / 16 * STEP_WORDS;
 #pragma unroll 1
   for (uint32_t start = c.warp * STEP_WORDS; start < words; start += MK_GPU_CONSUMER_WARPS * STEP_WORDS) {
-    tile::store_relaxed_quad(next + start + c.lane * 4, make_uint4(EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD));
+    to_readers(readers_of(out), next + start + c.lane * 4, [](uint32_t *to) {
+      tile::store_relaxed_quad(to, make_uint4(EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD));
+    });
   }
   if (!tile::any_lane(has_work(tile::place_in_group<MK_MAX_ROWS>(c.lane)))) {
     return;
@@ -52,8 +54,9 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
     float scale = reciprocal_of(sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;
     if (publishes(c.d)) {
-      tile::store_relaxed(value_view(to, c.d.generation()).word(line, at),
-                          tile::pack_bf16(sum.low * scale, sum.high * scale));
+      to_readers(readers_of(out), value_view(to, c.d.generation()).word(line, at), [&](uint32_t *copy) {
+        tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale));
+      });
     }
   }
 }

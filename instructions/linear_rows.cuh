@@ -129,6 +129,17 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
   *residuals(s, column_tile) = make_float4(value[0], value[1], value[2], value[3]);
 }
 
+// Stores one word of a value, or two, to the copies of all ranks that read them.
+__device__ inline void put_words(uint32_t readers, uint32_t *words, bool one, uint32_t low, uint32_t high) {
+  to_readers(readers, words, [=](uint32_t *to) {
+    if (one) {
+      tile::store_relaxed(to, low);
+    } else {
+      tile::store_relaxed_pair(to, low, high);
+    }
+  });
+}
+
 // Where this lane writes what it has of row tile `tile` of a value, one word of a gated value and two of other values;
 // nullptr where the lane's line is not active. A value has two halves, which take turns from step to step: the same
 // words of the other half, which the next step writes, are emptied here. This is called before the tile's sums are
@@ -137,7 +148,9 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
   const mk_gpu_buffer &b = s.d.buffer(out);
   uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + tile::group_of_lane<8>(s.lane);
   uint32_t *next = value_view(b, s.d.generation() + 1).word(line, pair);
-  if (gated) {
+  if constexpr (MK_GPU_RANKS) {
+    put_words(readers_of(out), next, gated, EMPTY_WORD, EMPTY_WORD);
+  } else if (gated) {
     tile::store_relaxed(next, EMPTY_WORD);
   } else {
     tile::store_relaxed_pair(next, EMPTY_WORD, EMPTY_WORD);
@@ -162,27 +175,34 @@ __device__ inline void keep_residual(const rows_storer &s, const mk_operand &to,
   }
 }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
-__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
+// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`. operands: residual_out and out.
+__device__ inline void finish_residual(const rows_storer &s, const mk_operand *operands, uint32_t *words, uint32_t tile,
                                        line_sums &y) {
+  const mk_operand &to = operands[0];
   uint32_t column_tile = to.col + tile;
   float4 sum = *residuals(s, column_tile);
   y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
   uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
-  if (words != nullptr) {
+  if (words == nullptr) {
+  } else if constexpr (MK_GPU_RANKS) {
+    put_words(readers_of(operands[1]), words, false, low, high);
+  } else {
     tile::store_relaxed_pair(words, low, high);
   }
   keep_residual(s, to, column_tile, y);
 }
 
-__device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const line_sums &y) {
+__device__ inline void finish_gated(const rows_storer &s, const mk_operand &out, uint32_t *words, const line_sums &y) {
   float value[2];
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     value[i] = gated(y.value[i], y.value[2 + i]);
   }
   uint32_t data = pair_rows(s, value[0], value[1]);
-  if (words != nullptr) {
+  if (words == nullptr) {
+  } else if constexpr (MK_GPU_RANKS) {
+    put_words(readers_of(out), words, true, data, data);
+  } else {
     tile::store_relaxed(words, data);
   }
 }
@@ -294,8 +314,15 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction_word 
       }
     }
     if (s.lane < 4 && is_active(s, line) && publishes(s.d)) {
-      tile::store_stamped_pair(words + line * 2, __float_as_uint(best),
-                               index | (rows_shared()->stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+      if constexpr (MK_GPU_RANKS) {
+        to_readers(readers_of(in.parts[MK_PART_HEAD_candidate]), words + line * 2, [&](uint64_t *to) {
+          tile::store_stamped_pair(to, __float_as_uint(best),
+                                   index | (rows_shared()->stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+        });
+      } else {
+        tile::store_stamped_pair(words + line * 2, __float_as_uint(best),
+                                 index | (rows_shared()->stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+      }
     }
   }
 }
@@ -411,12 +438,12 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
         if constexpr (MK_GPU_FAMILIES) {
           add_biases(extras.bias, y);
         }
-        finish_gated(s, words, y);
+        finish_gated(s, in.parts[MK_PART_GLU_out], words, y);
       } else if (adds(in)) {
         if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
           multiply_gains(extras.gain, y);
         }
-        finish_residual(s, addition(in)[1], words, tile, y);
+        finish_residual(s, addition(in) + 1, words, tile, y);
       } else {
         finish_logits(s, in, tile, y);
       }

@@ -18,8 +18,12 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
   // and again, they kept the storers of the HEAD, which share the way to memory with them, for 20 us.
   uint32_t own = (line + c.lane * (MK_MAX_ROWS / STORERS)) % MK_MAX_ROWS;
   tile::stamped_pair last;
-  wait_pair(c.d, tile::global<const uint64_t>(c.d.buffer(candidates).address) + (blockIdx.x * rows + own) * 2,
-            c.lane < STORERS && blockIdx.x < candidates.rows && (rows_of(c.d).active >> own & 1) != 0,
+  uint32_t sm = blockIdx.x;
+  if constexpr (MK_GPU_RANKS) {
+    sm += c.d.params.peers->rank * (candidates.rows / c.d.params.peers->ranks);
+  }
+  wait_pair(c.d, tile::global<const uint64_t>(c.d.buffer(candidates).address) + (sm * rows + own) * 2,
+            c.lane < STORERS && sm < candidates.rows && (rows_of(c.d).active >> own & 1) != 0,
             candidates.buffer, last);
 #pragma unroll 1
   for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {

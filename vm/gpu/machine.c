@@ -107,7 +107,7 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
     return MK_GPU_IMAGE_MLA;
   }
   if (gpu->ranks > 1) {
-    return MK_GPU_IMAGE_RANKS;
+    return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_RANKS : MK_GPU_IMAGE_RANKS;
   }
   if (gpu->rows > MK_MAX_ROWS) {
     return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
@@ -373,6 +373,26 @@ static mk_status new_rank(const mk_program *program, const mk_gpu_options *optio
   return MK_OK;
 }
 
+/* With more ranks than KV heads a head's blocks lie on several ranks, by splits, which programs of one row and of
+ * several deal in another way. */
+static mk_status check_lender(const mk_program *program, const mk_gpu *lender) {
+  if (lender == NULL) {
+    return MK_OK;
+  }
+  if (lender->ranks != program->machine.ranks) {
+    return mk_error(MK_ERR_USAGE, "the machine beside has %u ranks, and the program %u", lender->ranks,
+                    program->machine.ranks);
+  }
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    if (program->buffers[b].kind == MK_KIND_KV && program->buffers[b].cols < program->machine.ranks) {
+      return mk_error(MK_ERR_USAGE,
+                      "%u ranks share %u KV heads; programs beside each other need at most as many ranks as KV heads",
+                      program->machine.ranks, program->buffers[b].cols);
+    }
+  }
+  return MK_OK;
+}
+
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out) {
   return mk_gpu_new_beside(program, options, NULL, out);
 }
@@ -382,6 +402,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
   mk_gpu *first = NULL;
   mk_status status = mk_gpu_check_program(program);
   *out = NULL;
+  status = status != MK_OK ? status : check_lender(program, lender);
   status = status != MK_OK ? status : mk_gpu_check_peers(program, options);
   for (uint32_t r = 0; r < program->machine.ranks && status == MK_OK; r++) {
     mk_gpu *gpu = NULL;

@@ -195,6 +195,28 @@ static bool is_wide(const mk_program *program) {
   return false;
 }
 
+/* With several rows an ATTENTION that does the work of a COMBINE stores to the copies of all ranks, as the COMBINE then
+ * has to. */
+static mk_status check_combined(const mk_program *program) {
+  const uint64_t all = (UINT64_C(1) << program->machine.ranks) - 1;
+  mk_readers readers;
+  mk_status status = MK_OK;
+  if (mk_program_rows(program) == 1) {
+    return MK_OK;
+  }
+  MK_TRY(mk_program_readers(program, &readers));
+  for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (in->opcode == MK_OP_COMBINE &&
+        readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
+      status = mk_error(MK_ERR_FILE, "instruction %u (combine): not all of %u ranks read what it writes, as they do on "
+                        "this machine", in->uid, program->machine.ranks);
+    }
+  }
+  mk_readers_free(&readers);
+  return status;
+}
+
 /* What kernels for several ranks have. */
 static mk_status check_ranks(const mk_program *program) {
   const uint32_t ranks = program->machine.ranks;
@@ -204,15 +226,16 @@ static mk_status check_ranks(const mk_program *program) {
   if (ranks > MK_GPU_MOST_RANKS) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
-  const char *missing = mk_program_rows(program) > 1      ? "more than one row per step"
-                        : mk_gpu_samples(program)         ? "drawing tokens"
-                        : mk_gpu_is_of_family(program)    ? "what no plain Llama has"
-                        : !has_hints_alone(program)       ? "a release counter"
-                                                          : NULL;
-  return missing == NULL ? MK_OK
+  const bool many = mk_program_rows(program) > MK_MAX_ROWS;
+  const char *missing = many                           ? "has more than 16 rows per step"
+                        : mk_gpu_samples(program)      ? "draws tokens"
+                        : mk_gpu_is_of_family(program) ? "has what no plain Llama has"
+                        : !has_hints_alone(program)    ? "has a release counter"
+                                                       : NULL;
+  return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,
-                                    "the program has %u ranks and %s: that is not yet on GPUs: use --device cpu, or "
-                                    "one GPU",
+                                    "the program has %u ranks and %s, which several GPUs do not do yet: use one GPU, "
+                                    "or --device cpu",
                                     ranks, missing);
 }
 

@@ -116,8 +116,15 @@ __device__ inline void publish_floats(const rows_storer &s, const mk_operand &ou
     uint32_t line = line_of(s, i);
     if (is_active(s, line) && publishes(s.d)) {
       uint64_t *to = row + line * s.d.buffer(out).row_words;
-      tile::store_stamped(to, __float_as_uint(y.value[i]), s.d.generation());
-      tile::store_stamped(to + 8, __float_as_uint(y.value[2 + i]), s.d.generation());
+      if constexpr (MK_GPU_RANKS) {
+        to_readers(readers_of(out), to, [&](uint64_t *copy) {
+          tile::store_stamped(copy, __float_as_uint(y.value[i]), s.d.generation());
+          tile::store_stamped(copy + 8, __float_as_uint(y.value[2 + i]), s.d.generation());
+        });
+      } else {
+        tile::store_stamped(to, __float_as_uint(y.value[i]), s.d.generation());
+        tile::store_stamped(to + 8, __float_as_uint(y.value[2 + i]), s.d.generation());
+      }
     }
   }
 }

@@ -210,7 +210,7 @@ Test(gpu_ranks, gpus_out_of_reach) { expect_no_gpus(2, "cuda:0 cannot reach the 
 
 Test(gpu_ranks, programs_that_gpus_do_not_share_yet) {
   mk_program *drawing = compile(2, 1, true), *many = compile(9, 1, false);
-  expect_refused(drawing, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and drawing tokens");
+  expect_refused(drawing, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and draws tokens");
   expect_refused(many, &(mk_gpu_options){0}, MK_ERR_FILE, "9 ranks; this machine has at most 8");
   mk_program_free(drawing);
   mk_program_free(many);
