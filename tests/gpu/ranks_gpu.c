@@ -1,6 +1,6 @@
 /* Several ranks: a model that GPUs share gives the bits that it gives on one, in every token's logits, and what goes
- * wrong on one rank ends the launch on all of them. On a machine with fewer GPUs than a case has ranks, they lie on one
- * GPU with fewer SMs each: then all of it is tested but the way between GPUs, and that is said. */
+ * wrong on one rank ends the launch on all of them. On a machine with fewer GPUs than a case has ranks, several ranks
+ * lie on a GPU, with fewer SMs each; on one GPU all is tested but the way between GPUs, and that is said. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,17 +26,16 @@ static bool keep(void *user, uint32_t token, const float *logits) {
   return ++out->count < MOST_STEPS;
 }
 
-/* Names a GPU for each rank, from the one under test on, as far as there are some; else that one for all. *sms: that
- * each rank can have. */
+/* Deals the ranks to the GPUs from the one under test on, in turn. *sms: that each rank can have. */
 static void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms) {
   uint32_t gpus = 0;
   int version;
-  const bool enough = mk_gpu_count(&gpus, &version) == MK_OK && device_index() + ranks <= gpus;
+  gpus = mk_gpu_count(&gpus, &version) == MK_OK && gpus > device_index() ? gpus - device_index() : 1;
   size_t n = (size_t)snprintf(name, size, "cuda:%u", device_index());
   for (uint32_t r = 1; r < ranks; r++) {
-    n += (size_t)snprintf(name + n, size - n, ",%u", device_index() + (enough ? r : 0));
+    n += (size_t)snprintf(name + n, size - n, ",%u", device_index() + r % gpus);
   }
-  *sms = enough ? SMS : SMS / ranks;
+  *sms = SMS / ((ranks + gpus - 1) / gpus);
 }
 
 static bool run(const mk_config *config, const char *on, uint32_t sms, bool with_logits, uint32_t steps, output *out,
@@ -94,6 +93,87 @@ static void compare(const char *shape, uint32_t kv_heads, uint32_t ranks, uint32
   mk_free(again.logits);
 }
 
+enum { MOST_SEQUENCES = 16, MOST_TOKENS = 64 };
+
+typedef struct outputs { /* of several sequences: each token, and a hash of its logits' bits */
+  uint32_t tokens[MOST_SEQUENCES][MOST_TOKENS], count[MOST_SEQUENCES];
+  uint64_t hashes[MOST_SEQUENCES][MOST_TOKENS];
+  size_t vocab;
+} outputs;
+
+static bool keep_one(void *user, size_t sequence, uint32_t token, const float *logits) {
+  outputs *out = user;
+  uint64_t hash = UINT64_C(0xCBF29CE484222325);
+  for (size_t i = 0; logits != NULL && i < out->vocab; i++) {
+    uint32_t bits;
+    memcpy(&bits, &logits[i], sizeof bits);
+    hash = (hash ^ bits) * UINT64_C(0x100000001B3);
+  }
+  const uint32_t at = out->count[sequence]++;
+  out->tokens[sequence][at] = token;
+  out->hashes[sequence][at] = hash;
+  return true;
+}
+
+static void count_ended(void *user, size_t sequence, mk_status status) {
+  (void)user, (void)sequence;
+  expect(status == MK_OK, "several rows", status == MK_OK ? "" : mk_error_message());
+}
+
+/* Sequences of different lengths share steps of `rows` rows. */
+static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint32_t rows, uint32_t tokens,
+                     outputs *out, const char *test) {
+  static uint32_t prompts[MOST_SEQUENCES][MOST_SEQUENCES * 3];
+  mk_sequence sequences[MOST_SEQUENCES] = {0};
+  mk_engine *engine;
+  const mk_engine_options options = {.device = on,
+                                     .synth = config,
+                                     .synth_seed = 3,
+                                     .sms = sms,
+                                     .max_seq = 512,
+                                     .rows = rows,
+                                     .want_logits = true,
+                                     .gpu_deadline_ms = deadline_ms};
+  memset(out->count, 0, sizeof out->count);
+  for (uint32_t s = 0; s < rows; s++) {
+    sequences[s] = (mk_sequence){.prompt = prompts[s], .prompt_count = 1 + 2 * s, .n_predict = tokens};
+    for (uint32_t i = 0; i < sequences[s].prompt_count; i++) {
+      prompts[s][i] = (s * 31 + i * 17 + 1) % config->vocab;
+    }
+  }
+  const mk_sequence_calls calls = {.token = keep_one, .ended = count_ended, .user = out};
+  if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
+    return false;
+  }
+  bool good = expect_ok(mk_engine_generate_all(engine, sequences, rows, &calls), test);
+  mk_engine_close(engine);
+  return good;
+}
+
+static void compare_rows(const char *shape, uint32_t ranks, uint32_t rows, uint32_t tokens) {
+  static outputs first, again;
+  char test[128], on[64], one[16];
+  uint32_t sms, same = 0, all = 0;
+  mk_config config;
+  if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
+    return;
+  }
+  place_ranks(ranks, on, sizeof on, &sms);
+  snprintf(one, sizeof one, "cuda:%u", device_index());
+  snprintf(test, sizeof test, "%s, %u rows, %u ranks on %s", shape, rows, ranks, on);
+  first.vocab = again.vocab = config.vocab;
+  if (run_rows(&config, one, 0, rows, tokens, &first, test) && run_rows(&config, on, sms, rows, tokens, &again, test)) {
+    for (uint32_t s = 0; s < rows; s++) {
+      for (uint32_t i = 0; i < tokens; i++, all++) {
+        same += i < first.count[s] && i < again.count[s] && first.tokens[s][i] == again.tokens[s][i] &&
+                first.hashes[s][i] == again.hashes[s][i];
+      }
+    }
+    expect(same == all, test, "the logits of some tokens have other bits than on one rank, or tokens are missing");
+    printf("%s: the bits of one rank in %u of %u tokens\n", test, same, all);
+  }
+}
+
 /* The uid of the first instruction of an opcode on a rank. */
 static uint32_t find_uid(const mk_program *program, uint32_t rank, mk_opcode opcode) {
   const mk_queue *queues = program->queues + (size_t)rank * program->machine.sms;
@@ -143,11 +223,47 @@ static void test_fault(uint32_t ranks, uint32_t of_rank) {
   mk_engine_close(engine);
 }
 
+/* Machines of two ranks that come and go leave no memory. */
+static void test_starts(uint32_t starts) {
+  static const uint32_t prompt[] = {1, 5, 9};
+  static const char test[] = "starts and stops of two ranks";
+  char on[64];
+  uint32_t sms;
+  uint64_t free_bytes = 0;
+  mk_config config;
+  mk_gpu_description gpu = {.free_bytes = 0};
+  output out = {.count = 0};
+  place_ranks(2, on, sizeof on, &sms);
+  if (!expect_ok(mk_synth_shape("tiny", &config), test)) {
+    return;
+  }
+  /* The context stays open meanwhile, so that memory is what was not freed. */
+  mk_engine *holder = NULL;
+  const mk_engine_options options = {.device = on, .synth = &config, .synth_seed = 3, .sms = sms < 16 ? sms : 16};
+  if (!expect_ok(mk_engine_open(NULL, &options, &holder), test)) {
+    return;
+  }
+  bool good = true;
+  for (uint32_t i = 0; i < starts && good; i++) {
+    mk_engine *engine;
+    out.count = 0;
+    good = expect_ok(mk_engine_open(NULL, &options, &engine), test);
+    good = good && expect_ok(mk_engine_generate(engine, prompt, 3, FAULT_STEPS, keep, &out), test);
+    mk_engine_close(good ? engine : NULL);
+    good = good && expect_ok(mk_gpu_describe(device_index(), &gpu), test);
+    free_bytes = i == 1 ? gpu.free_bytes : free_bytes; /* what the first one leaves, modules and the like, stays */
+  }
+  printf("%s: %u, free before and after: %llu and %llu bytes\n", test, starts, (unsigned long long)free_bytes,
+         (unsigned long long)gpu.free_bytes);
+  expect(good && gpu.free_bytes >= free_bytes, test, "memory is left");
+  mk_engine_close(holder);
+}
+
 void test_ranks(bool quick) {
   uint32_t gpus = 0;
   int version;
   if (mk_gpu_count(&gpus, &version) == MK_OK && gpus < 2) {
-    printf("ranks on several GPUs: left out, there is %u\n", gpus);
+    printf("ranks on several GPUs: left out, as there is %u; they share it\n", gpus);
   }
   compare("tiny", 0, 2, MOST_STEPS);
   compare("tiny", 1, 2, quick ? 20 : MOST_STEPS); /* more ranks than KV heads */
@@ -156,7 +272,16 @@ void test_ranks(bool quick) {
   if (!quick) {
     compare("llama-3.2-1b", 0, 4, MOST_STEPS);
     compare("llama-3.2-1b", 0, 8, MOST_STEPS);
+    compare("llama-3.1-8b", 0, 2, MOST_STEPS);
+  }
+  compare_rows("tiny", 2, 2, 40);
+  compare_rows("tiny", 2, 16, 40);
+  compare_rows("llama-3.2-1b", 2, 16, quick ? 8 : 40);
+  if (!quick) {
+    compare_rows("llama-3.2-1b", 2, 4, 40);
+    compare_rows("llama-3.2-1b", 8, 16, 40);
   }
   test_fault(2, 0);
   test_fault(2, 1);
+  test_starts(quick ? 10 : 50);
 }

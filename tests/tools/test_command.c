@@ -17,8 +17,13 @@ Test(command, usage_errors) {
   EXPECT(2, "", "'x' is not a whole number", "run", "-m", in_directory("tiny"), "-n", "x");
   EXPECT(2, "", "from 1 to 1024", "run", "-m", in_directory("tiny"), "--sms", "0");
   EXPECT(2, "", "from 1 to 64", "run", "-m", in_directory("tiny"), "--ranks", "65");
-  EXPECT(2, "", "so far the cpu alone has more than one", "run", "-m", in_directory("tiny"), "--device", "cuda",
-         "--ranks", "2", "-p", "x");
+  EXPECT(2, "", "GPUs have at most 8, the cpu more", "run", "-m", in_directory("tiny"), "--device", "cuda", "--ranks",
+         "9", "-p", "x");
+  EXPECT(2, "", "names 2 GPUs, for 3 ranks", "run", "-m", in_directory("tiny"), "--device", "cuda:0-1", "--ranks", "3",
+         "-p", "x");
+  EXPECT(2, "", "can be shared by at most 8 GPUs", "run", "-m", in_directory("tiny"), "--device", "cuda:0-8", "-p", "x");
+  EXPECT(2, "", "device \"cuda:2-1\" is unknown", "run", "-m", in_directory("tiny"), "--device", "cuda:2-1", "-p", "x");
+  EXPECT(2, "", "device \"cuda:1,\" is unknown", "run", "-m", in_directory("tiny"), "--device", "cuda:1,", "-p", "x");
   EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");
   EXPECT(2, "", "'cuda:' is not a device", "run", "-m", in_directory("tiny"), "--device", "cuda:");
   EXPECT(2, "", "'cuda:-1' is not a device", "bench", "--like", "tiny", "--device", "cuda:-1");

@@ -74,9 +74,8 @@ static const struct argp_option option_table[] = {
     {"sms", KEY_SMS, "N", 0,
      "SMs to compile for (132; on the cpu four for each thread), of each rank; the result does not depend on it", 4},
     {"ranks", KEY_RANKS, "N", 0,
-     "Ranks that share the model, as several GPUs do, with copies of what they tell each other; so far the cpu "
-     "simulates "
-     "them (1); the result does not depend on it",
+     "Ranks that share the model: GPUs, from cuda:0 or the cuda:N of --device on, or simulated by the cpu (1); the "
+     "result does not depend on it",
      4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, 128, 256, "
