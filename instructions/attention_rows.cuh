@@ -245,10 +245,13 @@ __device__ inline destination destination_of(const consumer &c, const slot_view 
   return to;
 }
 
-// The same with several ranks, all of which read what COMBINE would write (vm/gpu/refuse.c).
-__device__ inline void publish_to_ranks(const consumer &c, const destination &to, uint64_t *totals,
+// The same as publish_column with several ranks, all of which read what COMBINE would write (vm/gpu/refuse.c).
+__device__ inline void publish_to_ranks(const consumer &c, const slot_view &v, const destination &to, uint64_t *totals,
                                         const merged_unit &sum) {
-  uint32_t readers = readers_of(instruction_at_hand(c).parts[MK_PART_ATTENTION_out]);
+  uint32_t readers = readers_of(v.in.parts[MK_PART_ATTENTION_out]);
+  if (to.words == nullptr) {
+    return;
+  }
   if (to.combined != nullptr) {
     float scale = reciprocal_of(sum.total);
     to_readers((1u << c.d.params.peers->ranks) - 1, to.combined, [=](uint32_t *copy) {
@@ -269,10 +272,6 @@ __device__ inline void publish_to_ranks(const consumer &c, const destination &to
 __device__ inline void publish_column(const consumer &c, const destination &to, uint64_t *totals,
                                       const merged_unit &sum) {
   if (to.words == nullptr) {
-    return;
-  }
-  if constexpr (MK_GPU_RANKS) {
-    publish_to_ranks(c, to, totals, sum);
     return;
   }
   if (to.combined != nullptr) {
@@ -468,7 +467,12 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
     }
     if (tile::uniform(r.is_short()) ? merge_short(c, v, r, from / 32, unit, number, joined, joining, sum)
                                     : merge_classes(c, v, r, from / 32, unit, number + span, sum)) {
-      publish_column(c, to, half + from + dim == 0 ? to.words + v.head_dim() : nullptr, sum);
+      uint64_t *totals = half + from + dim == 0 ? to.words + v.head_dim() : nullptr;
+      if constexpr (MK_GPU_RANKS) {
+        publish_to_ranks(c, v, to, totals, sum);
+      } else {
+        publish_column(c, to, totals, sum);
+      }
     }
   }
 }
