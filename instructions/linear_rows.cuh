@@ -257,9 +257,15 @@ __device__ inline void finish_extras(const rows_storer &s, const mk_instruction_
       float squares = tile_squares_of_rows(low, high);
       uint32_t line = line_of(s, i);
       if (s.lane < 4 && is_active(s, line) && publishes(s.d)) {
-        tile::store_stamped_pair(stamped_row(s.d, out) + static_cast<uint64_t>(line) * s.d.buffer(out).row_words +
-                                     tile * MK_SQUARED_TILE + MK_TILE,
-                                 __float_as_uint(squares), 0, s.d.generation());
+        uint64_t *to = stamped_row(s.d, out) + static_cast<uint64_t>(line) * s.d.buffer(out).row_words +
+                       tile * MK_SQUARED_TILE + MK_TILE;
+        if constexpr (MK_GPU_RANKS) {
+          to_readers(readers_of(out), to, [&](uint64_t *copy) {
+            tile::store_stamped_pair(copy, __float_as_uint(squares), 0, s.d.generation());
+          });
+        } else {
+          tile::store_stamped_pair(to, __float_as_uint(squares), 0, s.d.generation());
+        }
       }
     }
   }

@@ -63,7 +63,15 @@ __device__ inline void norm_tiles(const device &d, const mk_instruction_word &in
     wait_stamped_pair(d, values + tile * MK_SQUARED_TILE + pair * 2, here, in.parts[MK_PART_NORM_HEADS_values].buffer,
                       words);
     float scale = tile < queries ? query_scale : tile < queries + keys ? key_scale : 1.0f;
-    if (here && publishes(d)) {
+    if constexpr (MK_GPU_RANKS) {
+      if (here && publishes(d)) {
+        to_readers(readers_of(to), out + i * MK_TILE + pair * 2, [&](uint64_t *copy) {
+          tile::store_stamped_pair(copy, __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale)),
+                                   __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale)),
+                                   d.generation());
+        });
+      }
+    } else if (here && publishes(d)) {
       tile::store_stamped_pair(
           out + i * MK_TILE + pair * 2, __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale)),
           __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale)), d.generation());

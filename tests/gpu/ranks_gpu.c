@@ -58,8 +58,24 @@ static bool run(const mk_config *config, const char *on, uint32_t sms, bool with
   return good && expect(out->count == steps, test, "not every token came");
 }
 
+/* What other families have, of the kinds that write words of their own. */
+static void have_norms_of_heads(mk_config *config) {
+  config->qk_norm = MK_QK_NORM_HEAD;
+  config->qkv_bias = true;
+  config->mlp_bias = true;
+}
+
+static void have_norms_after(mk_config *config) {
+  config->norm_after = true;
+  config->qk_norm = MK_QK_NORM_ALL;
+}
+
+static void have_one_kv_head(mk_config *config) { config->kv_heads = 1; }
+
+typedef void change(mk_config *config); /* NULL: none */
+
 /* The same bits with a launch for each token, and the same tokens in one launch. */
-static void compare(const char *shape, uint32_t kv_heads, uint32_t ranks, uint32_t steps) {
+static void compare(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t steps) {
   char test[128], on[64], one[16], text[96];
   uint32_t sms;
   mk_config config;
@@ -67,10 +83,12 @@ static void compare(const char *shape, uint32_t kv_heads, uint32_t ranks, uint32
   if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
     return;
   }
-  config.kv_heads = kv_heads != 0 ? kv_heads : config.kv_heads;
+  if (of != NULL) {
+    of(&config);
+  }
   place_ranks(ranks, on, sizeof on, &sms);
   snprintf(one, sizeof one, "cuda:%u", device_index());
-  snprintf(test, sizeof test, "%s, %u KV heads, %u ranks on %s", shape, config.kv_heads, ranks, on);
+  snprintf(test, sizeof test, "%s%s, %u ranks on %s", shape, what, ranks, on);
   first.vocab = again.vocab = config.vocab;
   if (expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &first.logits), test) &&
       expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &again.logits), test) &&
@@ -150,7 +168,8 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint
   return good;
 }
 
-static void compare_rows(const char *shape, uint32_t ranks, uint32_t rows, uint32_t tokens) {
+static void compare_rows(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
+                         uint32_t tokens) {
   static outputs first, again;
   char test[128], on[64], one[16];
   uint32_t sms, same = 0, all = 0;
@@ -158,9 +177,12 @@ static void compare_rows(const char *shape, uint32_t ranks, uint32_t rows, uint3
   if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
     return;
   }
+  if (of != NULL) {
+    of(&config);
+  }
   place_ranks(ranks, on, sizeof on, &sms);
   snprintf(one, sizeof one, "cuda:%u", device_index());
-  snprintf(test, sizeof test, "%s, %u rows, %u ranks on %s", shape, rows, ranks, on);
+  snprintf(test, sizeof test, "%s%s, %u rows, %u ranks on %s", shape, what, rows, ranks, on);
   first.vocab = again.vocab = config.vocab;
   if (run_rows(&config, one, 0, rows, tokens, &first, test) && run_rows(&config, on, sms, rows, tokens, &again, test)) {
     for (uint32_t s = 0; s < rows; s++) {
@@ -267,21 +289,26 @@ void test_ranks(bool quick) {
   if (mk_gpu_count(&gpus, &version) == MK_OK && gpus < 2) {
     printf("ranks on several GPUs: left out, as there is %u; they share it\n", gpus);
   }
-  compare("tiny", 0, 2, MOST_STEPS);
-  compare("tiny", 1, 2, quick ? 20 : MOST_STEPS); /* more ranks than KV heads */
-  compare("tiny", 0, 3, quick ? 20 : MOST_STEPS); /* q, k and v travel */
-  compare("llama-3.2-1b", 0, 2, quick ? 20 : MOST_STEPS);
+  const uint32_t steps = quick ? 20 : MOST_STEPS, tokens = quick ? 8 : 40;
+  compare("tiny", "", NULL, 2, MOST_STEPS);
+  compare("tiny", " of one KV head", have_one_kv_head, 2, steps);
+  compare("tiny", "", NULL, 3, steps); /* q, k and v travel */
+  compare("tiny", " with norms of heads and biases", have_norms_of_heads, 2, steps);
+  compare("tiny", " with norms after", have_norms_after, 2, steps);
+  compare("llama-3.2-1b", "", NULL, 2, steps);
   if (!quick) {
-    compare("llama-3.2-1b", 0, 4, MOST_STEPS);
-    compare("llama-3.2-1b", 0, 8, MOST_STEPS);
-    compare("llama-3.1-8b", 0, 2, MOST_STEPS);
+    compare("llama-3.2-1b", "", NULL, 4, steps);
+    compare("llama-3.2-1b", "", NULL, 8, steps);
+    compare("llama-3.1-8b", "", NULL, 2, steps);
   }
-  compare_rows("tiny", 2, 2, 40);
-  compare_rows("tiny", 2, 16, 40);
-  compare_rows("llama-3.2-1b", 2, 16, quick ? 8 : 40);
+  compare_rows("tiny", "", NULL, 2, 2, 40);
+  compare_rows("tiny", "", NULL, 2, 16, 40);
+  compare_rows("tiny", " with norms of heads and biases", have_norms_of_heads, 2, 4, tokens);
+  compare_rows("tiny", " with norms after", have_norms_after, 2, 4, tokens);
+  compare_rows("llama-3.2-1b", "", NULL, 2, 16, tokens);
   if (!quick) {
-    compare_rows("llama-3.2-1b", 2, 4, 40);
-    compare_rows("llama-3.2-1b", 8, 16, 40);
+    compare_rows("llama-3.2-1b", "", NULL, 2, 4, tokens);
+    compare_rows("llama-3.2-1b", "", NULL, 8, 16, tokens);
   }
   test_fault(2, 0);
   test_fault(2, 1);

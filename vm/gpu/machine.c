@@ -103,11 +103,14 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
       {{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
       {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}};
+  static const mk_gpu_image_part ranks[2][2] = { /* several rows, families */
+                                                {MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_FAMILIES},
+                                                {MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES}};
   if (gpu->mla) {
     return MK_GPU_IMAGE_MLA;
   }
   if (gpu->ranks > 1) {
-    return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_RANKS : MK_GPU_IMAGE_RANKS;
+    return ranks[gpu->rows > 1][mk_gpu_is_of_family(gpu->program)];
   }
   if (gpu->rows > MK_MAX_ROWS) {
     return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;

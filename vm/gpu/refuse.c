@@ -217,6 +217,27 @@ static mk_status check_combined(const mk_program *program) {
   return status;
 }
 
+/* A rank stores to copies of others, and otherwise stays with its own memory. */
+static mk_status check_homes(const mk_program *program) {
+  for (size_t q = 0; q < program->queue_count; q++) {
+    for (uint32_t i = program->queues[q].first; i < program->queues[q].first + program->queues[q].count; i++) {
+      const mk_instruction *in = &program->instructions[i];
+      for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
+        const mk_operand *o = &in->operands[slot];
+        const mk_buffer *b = &program->buffers[o->buffer];
+        const bool somewhere = b->rank != MK_RANK_EACH && b->rank != MK_RANK_DEALT;
+        if (o->rows != 0 && o->cols != 0 && somewhere && b->rank != mk_queue_rank(program, q)) {
+          return mk_error(MK_ERR_FILE,
+                          "instruction %u (%s) of rank %u has buffer %s of rank %u; here ranks share what each of them "
+                          "has a copy of",
+                          in->uid, mk_opcode_lookup(in->opcode)->name, mk_queue_rank(program, q), b->name, b->rank);
+        }
+      }
+    }
+  }
+  return MK_OK;
+}
+
 /* What kernels for several ranks have. */
 static mk_status check_ranks(const mk_program *program) {
   const uint32_t ranks = program->machine.ranks;
@@ -227,11 +248,11 @@ static mk_status check_ranks(const mk_program *program) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
   const bool many = mk_program_rows(program) > MK_MAX_ROWS;
-  const char *missing = many                           ? "has more than 16 rows per step"
-                        : mk_gpu_samples(program)      ? "draws tokens"
-                        : mk_gpu_is_of_family(program) ? "has what no plain Llama has"
-                        : !has_hints_alone(program)    ? "has a release counter"
-                                                       : NULL;
+  const char *missing = many                        ? "has more than 16 rows per step"
+                        : mk_gpu_samples(program)   ? "draws tokens"
+                        : !has_hints_alone(program) ? "has a release counter"
+                                                    : NULL;
+  MK_TRY(check_homes(program));
   return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,
                                     "the program has %u ranks and %s, which several GPUs do not do yet: use one GPU, "

@@ -212,6 +212,10 @@ Test(gpu_ranks, programs_that_gpus_do_not_share_yet) {
   mk_program *drawing = compile(2, 1, true), *many = compile(9, 1, false);
   expect_refused(drawing, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and draws tokens");
   expect_refused(many, &(mk_gpu_options){0}, MK_ERR_FILE, "9 ranks; this machine has at most 8");
+  mk_program *remote = compile(2, 1, false);
+  remote->buffers[mk_program_find_buffer(remote, "token_ring")].rank = 1;
+  expect_refused(remote, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 has buffer token_ring of rank 1");
+  mk_program_free(remote);
   mk_program_free(drawing);
   mk_program_free(many);
 }
