@@ -32,8 +32,8 @@ typedef struct place {
 } place;
 
 static mk_status unknown_device(const char *name) {
-  return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda, cuda:N, or, for ranks, cuda:N-M or cuda:N,M,...",
-                  name);
+  return mk_error(MK_ERR_USAGE,
+                  "device \"%s\" is unknown; it is cpu, cuda, cuda:N, or, for ranks, cuda:N-M or cuda:N,M,...", name);
 }
 
 /* A number of at most three digits at *text, which goes on after it. */
@@ -316,8 +316,9 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
   if (several || (main->gpu != NULL && mk_program_rows(main->program) > 1)) {
     MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
   }
-  const uint32_t rows =
-      several && main->gpu != NULL && mk_gpu_rank_count(main->gpu) == 1 && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
+  const uint32_t rows = several && main->gpu != NULL && mk_gpu_rank_count(main->gpu) == 1 && options->long_prompts
+                            ? prompt_rows(engine, options, compile)
+                            : 0;
   return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
 }
 
@@ -335,8 +336,9 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
-/* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU alone, where nothing is drawn, of models that
- * have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and with more ranks than KV heads. */
+/* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU that has the model alone, where nothing is
+ * drawn, of models that have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and with more
+ * GPUs than KV heads. */
 static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
                               const place *where) {
   const bool gpu = where->on_gpus, shared = gpu && where->ranks > 1;

@@ -26,8 +26,8 @@ typedef struct mk_tamper {
 } mk_tamper;
 
 typedef struct mk_engine_options {
-  /* "cpu", "cuda" or "cuda:N", or a GPU for each rank: "cuda:0-3", "cuda:0,2". NULL or "": the first GPUs where mkvm can
-   * use them, else cpu. With `ranks`, "cuda:N" is the GPU of the first rank, and the next GPUs are those of the others. */
+  /* "cpu", "cuda" or "cuda:N", or a GPU for each rank: "cuda:0-3", "cuda:0,2". NULL or "": the first GPUs where mkvm
+   * can use them, else cpu. With `ranks`, "cuda:N" is the GPU of the first rank, and the others have the next ones. */
   const char *device;
   bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
@@ -114,7 +114,8 @@ bool mk_engine_takes_rows(const mk_engine_options *options);
 const mk_config *mk_engine_config(const mk_engine *engine);
 const mk_program *mk_engine_program(const mk_engine *engine);
 uint32_t mk_engine_max_seq(const mk_engine *engine);
-/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)", "cuda:0-1 (NVIDIA H200)" of two ranks. As long-lived as the engine. */
+/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)", "cuda:0-1 (NVIDIA H200)" of two ranks. As long-lived
+ * as the engine. */
 const char *mk_engine_device(const mk_engine *engine);
 /* The GPU machine that the engine owns; NULL when it runs on the CPU. */
 mk_gpu *mk_engine_gpu(mk_engine *engine);

@@ -254,9 +254,8 @@ __device__ inline void publish_to_ranks(const consumer &c, const slot_view &v, c
   }
   if (to.combined != nullptr) {
     float scale = reciprocal_of(sum.total);
-    to_readers((1u << c.d.params.peers->ranks) - 1, to.combined, [=](uint32_t *copy) {
-      tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale));
-    });
+    to_readers((1u << c.d.params.peers->ranks) - 1, to.combined,
+               [=](uint32_t *copy) { tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale)); });
   }
   to_readers(readers, to.words, [&](uint64_t *copy) {
     tile::store_stamped_pair(copy, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());

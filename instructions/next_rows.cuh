@@ -23,8 +23,7 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
     sm += c.d.params.peers->rank * (candidates.rows / c.d.params.peers->ranks);
   }
   wait_pair(c.d, tile::global<const uint64_t>(c.d.buffer(candidates).address) + (sm * rows + own) * 2,
-            c.lane < STORERS && sm < candidates.rows && (rows_of(c.d).active >> own & 1) != 0,
-            candidates.buffer, last);
+            c.lane < STORERS && sm < candidates.rows && (rows_of(c.d).active >> own & 1) != 0, candidates.buffer, last);
 #pragma unroll 1
   for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {
     tile::stamped_pair pairs[BATCH];

@@ -66,9 +66,9 @@ __device__ inline void norm_tiles(const device &d, const mk_instruction_word &in
     if constexpr (MK_GPU_RANKS) {
       if (here && publishes(d)) {
         to_readers(readers_of(to), out + i * MK_TILE + pair * 2, [&](uint64_t *copy) {
-          tile::store_stamped_pair(copy, __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale)),
-                                   __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale)),
-                                   d.generation());
+          tile::store_stamped_pair(
+              copy, __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale)),
+              __float_as_uint(__fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale)), d.generation());
         });
       }
     } else if (here && publishes(d)) {

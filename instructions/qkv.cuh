@@ -71,9 +71,8 @@ __device__ inline two_rows with_extras(const storer &s, const mk_instruction_wor
   if ((extras & MK_QKV_SQUARES) != 0) {
     float squares = tile_squares(sum.even, sum.odd);
     if (s.lane == 0 && publishes(s.d)) {
-      to_readers(r.readers(), r.row + i * MK_SQUARED_TILE + MK_TILE, [&](uint64_t *to) {
-        tile::store_stamped_pair(to, __float_as_uint(squares), 0, s.d.generation());
-      });
+      to_readers(r.readers(), r.row + i * MK_SQUARED_TILE + MK_TILE,
+                 [&](uint64_t *to) { tile::store_stamped_pair(to, __float_as_uint(squares), 0, s.d.generation()); });
     }
   }
   return {__fmul_rn(sum.even, r.gain.even), __fmul_rn(sum.odd, r.gain.odd)};

@@ -30,14 +30,18 @@ __device__ inline uint64_t load_stamped(const uint64_t *from) {
 
 __device__ inline stamped_pair load_stamped_pair(const uint64_t *from) {
   stamped_pair pair;
-  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.v2.b64 {%0, %1}, [%2];" : "=l"(pair.low), "=l"(pair.high) : "l"(from) : "memory");
+  asm volatile("ld.relaxed." MK_TILE_SCOPE ".global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(pair.low), "=l"(pair.high)
+               : "l"(from)
+               : "memory");
   return pair;
 }
 
 // The same where `here` is true; elsewhere the pair stays as it is. The load has a predicate and no branch, so several
 // of them go out together.
 __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, stamped_pair &pair) {
-  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v2.b64 {%0, %1}, [%2];\n}"
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed." MK_TILE_SCOPE
+               ".global.v2.b64 {%0, %1}, [%2];\n}"
                : "+l"(pair.low), "+l"(pair.high)
                : "l"(from), "r"(static_cast<uint32_t>(here))
                : "memory");
@@ -45,7 +49,8 @@ __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, sta
 
 // The same of one word.
 __device__ inline void load_stamped_if(bool here, const uint64_t *from, uint64_t &word) {
-  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.b64 %0, [%1];\n}"
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here ld.relaxed." MK_TILE_SCOPE
+               ".global.b64 %0, [%1];\n}"
                : "+l"(word)
                : "l"(from), "r"(static_cast<uint32_t>(here))
                : "memory");
@@ -63,15 +68,16 @@ struct stamped_triple {
 
 __device__ inline void store_stamped_triple(void *to, uint32_t first, uint32_t second, uint32_t third,
                                             uint32_t generation) {
-  asm volatile(
-      "{\n .reg .b128 whole;\n mov.b128 whole, {%1, %2};\n st.relaxed." MK_TILE_SCOPE ".global.b128 [%0], whole;\n}" ::"l"(to),
-      "l"(static_cast<uint64_t>(second) << 32 | first), "l"(stamp(third, generation))
-      : "memory");
+  asm volatile("{\n .reg .b128 whole;\n mov.b128 whole, {%1, %2};\n st.relaxed." MK_TILE_SCOPE
+               ".global.b128 [%0], whole;\n}" ::"l"(to),
+               "l"(static_cast<uint64_t>(second) << 32 | first), "l"(stamp(third, generation))
+               : "memory");
 }
 
 __device__ inline stamped_triple load_stamped_triple(const void *from) {
   uint64_t low, high;
-  asm volatile("{\n .reg .b128 whole;\n ld.relaxed." MK_TILE_SCOPE ".global.b128 whole, [%2];\n mov.b128 {%0, %1}, whole;\n}"
+  asm volatile("{\n .reg .b128 whole;\n ld.relaxed." MK_TILE_SCOPE
+               ".global.b128 whole, [%2];\n mov.b128 {%0, %1}, whole;\n}"
                : "=l"(low), "=l"(high)
                : "l"(from)
                : "memory");
@@ -168,26 +174,26 @@ __device__ inline void store_relaxed_pair(uint32_t *to, uint32_t low, uint32_t h
   asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
 }
 __device__ inline void store_relaxed_quad(uint32_t *to, const uint4 &words) {
-  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
+  asm volatile("st.relaxed." MK_TILE_SCOPE ".global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
 }
 // Loads two words each where `here` is true; elsewhere they stay as they are. With a predicate, as above.
 __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint32_t (&first)[2],
                                             uint32_t (&second)[2]) {
-  asm volatile(
-      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(first[0]), "+r"(first[1]), "+r"(second[0]), "+r"(second[1])
-      : "l"(from), "r"(static_cast<uint32_t>(here))
-      : "memory");
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE
+               ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+               : "+r"(first[0]), "+r"(first[1]), "+r"(second[0]), "+r"(second[1])
+               : "l"(from), "r"(static_cast<uint32_t>(here))
+               : "memory");
 }
 
 __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint4 &words) {
-  asm volatile(
-      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
-      : "l"(from), "r"(static_cast<uint32_t>(here))
-      : "memory");
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed." MK_TILE_SCOPE
+               ".global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+               : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
+               : "l"(from), "r"(static_cast<uint32_t>(here))
+               : "memory");
 }
 
 __device__ inline uint64_t global_nanoseconds() {

@@ -95,8 +95,8 @@ static void compare(const char *shape, const char *what, change *of, uint32_t ra
       run(&config, one, 0, true, steps, &first, test) && run(&config, on, sms, true, steps, &again, test)) {
     uint32_t same = 0;
     while (same < steps && first.tokens[same] == again.tokens[same] &&
-           memcmp(first.logits + same * first.vocab, again.logits + same * first.vocab,
-                  first.vocab * sizeof(float)) == 0) {
+           memcmp(first.logits + same * first.vocab, again.logits + same * first.vocab, first.vocab * sizeof(float)) ==
+               0) {
       same++;
     }
     snprintf(text, sizeof text, "the logits of token %u have other bits than on one rank", same);

@@ -21,7 +21,8 @@ Test(command, usage_errors) {
          "9", "-p", "x");
   EXPECT(2, "", "names 2 GPUs, for 3 ranks", "run", "-m", in_directory("tiny"), "--device", "cuda:0-1", "--ranks", "3",
          "-p", "x");
-  EXPECT(2, "", "can be shared by at most 8 GPUs", "run", "-m", in_directory("tiny"), "--device", "cuda:0-8", "-p", "x");
+  EXPECT(2, "", "can be shared by at most 8 GPUs", "run", "-m", in_directory("tiny"), "--device", "cuda:0-8", "-p",
+         "x");
   EXPECT(2, "", "device \"cuda:2-1\" is unknown", "run", "-m", in_directory("tiny"), "--device", "cuda:2-1", "-p", "x");
   EXPECT(2, "", "device \"cuda:1,\" is unknown", "run", "-m", in_directory("tiny"), "--device", "cuda:1,", "-p", "x");
   EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");

@@ -83,7 +83,7 @@ static void pair(const char *arguments, int code, const char *text) {
 static void expect_calls(const char *text) { expect("sed \"s|$PWD/||g\" calls", 0, text); }
 
 Test(gpu_scripts, check_runs_every_step) {
-  check("", "", 0, "105 passed, 0 failed, 0 skipped\n");
+  check("", "", 0, "115 passed, 0 failed, 0 skipped\n");
   expect_text("GPU: NVIDIA H200, driver 580.159.04\nmkvm: mkvm 0.1.0 (new), ");
   expect_text("| tests              | passed  |     10 |      0 |");
   expect_text("| racecheck demo     | passed  |      1 |      0 |");
@@ -93,8 +93,8 @@ Test(gpu_scripts, check_runs_every_step) {
       "tests --device cuda --model new/share/mkvm/models/demo new/goldens/a.bin new/goldens/demo.bin\n"
       "tests --device cuda --model new/share/mkvm/models/demo --rows new/goldens/a.bin new/goldens/demo.bin\n"
       "tests --device cuda --model new/share/mkvm/models/demo --prompts new/goldens/a.bin new/goldens/demo.bin\n"
-      "tests --device cuda --mixture\ntests --device cuda --schedules\ntests --device cuda --sampling\n"
-      "tests --device cuda --traces\ntests --device cuda --mla\n");
+      "tests --device cuda --mixture\ntests --device cuda --schedules\ntests --device cuda --ranks\n"
+      "tests --device cuda --sampling\ntests --device cuda --traces\ntests --device cuda --mla\n");
   expect_text("tests --device cuda --programs new/share/mkvm/programs/layer.mks new/share/mkvm/programs/a.mks ");
   expect_text(
       " new/share/mkvm/programs/attack/bad.mks\ntests --device cuda --like llama-3.2-1b --depth 64\nsanitizer --tool "
@@ -111,7 +111,7 @@ Test(gpu_scripts, check_passes_its_options_on) {
 }
 
 Test(gpu_scripts, check_goes_on_after_a_test_that_fails) {
-  check("FAKE_FAIL=--mla", "", 1, "\n115 passed, 2 failed, 0 skipped\n");
+  check("FAKE_FAIL=--mla", "", 1, "\n125 passed, 2 failed, 0 skipped\n");
   expect_text("FAILED: mla: exit code 1 (log: ");
   expect_text("    FAILED tiny: the logits differ\n");
   expect_text("| mla                | FAILED  |     20 |      2 |");
@@ -130,16 +130,16 @@ Test(gpu_scripts, check_wants_checks_of_a_test) {
 }
 
 Test(gpu_scripts, check_fails_where_nothing_runs) {
-  check("FAKE_NO_GPU=1", "", 1, "nothing ran: that is a failure\n0 passed, 0 failed, 15 skipped\n");
+  check("FAKE_NO_GPU=1", "", 1, "nothing ran: that is a failure\n0 passed, 0 failed, 16 skipped\n");
   expect_text("skipped: tests: no GPU to test on: no driver is loaded");
   check("FAKE_NO_GPU=1", "--only memcheck", 1, "\n0 passed, 0 failed, 2 skipped\n");
 }
 
 Test(gpu_scripts, check_says_that_there_is_no_sanitizer) {
   expect("mv path/compute-sanitizer cuda/bin", 0, "");
-  check("", "", 0, "\n101 passed, 0 failed, 4 skipped\n");
+  check("", "", 0, "\n111 passed, 0 failed, 4 skipped\n");
   expect_text("skipped: racecheck demo: no compute-sanitizer in PATH or ");
-  check("CUDA_HOME=cuda", "", 0, "\n105 passed, 0 failed, 0 skipped\n");
+  check("CUDA_HOME=cuda", "", 0, "\n115 passed, 0 failed, 0 skipped\n");
   check("CUDA_HOME=cuda FAKE_REFUSES=1", "--only mla,memcheck", 0, "\n10 passed, 0 failed, 2 skipped\n");
   expect_text("skipped: memcheck demo: compute-sanitizer does not support this device");
 }

@@ -7,7 +7,9 @@
 /* A buffer is dealt by rows of tiles (weights), or by columns of them (caches: KV heads; all else). */
 static bool goes_by_rows(const mk_buffer *b) { return b->store == MK_STORE_TILES; }
 
-static uint32_t units_of(const mk_buffer *b) { return goes_by_rows(b) ? mk_buffer_grid_rows(b) : mk_buffer_grid_cols(b); }
+static uint32_t units_of(const mk_buffer *b) {
+  return goes_by_rows(b) ? mk_buffer_grid_rows(b) : mk_buffer_grid_cols(b);
+}
 
 bool mk_gpu_is_dealt(const mk_gpu *gpu, size_t buffer) {
   return gpu->ranks > 1 && gpu->program->buffers[buffer].rank == MK_RANK_DEALT;
@@ -72,7 +74,8 @@ static mk_status collect(mk_gpu *gpu, const size_t *marks, const uint8_t *named)
         MK_TRY(mk_grow(&gpu->shares, &capacity, gpu->share_count + 1, sizeof *gpu->shares));
         mk_gpu_share *share = &gpu->shares[gpu->share_count];
         MK_TRY(describe(&program->buffers[b], b, u, end - u, share));
-        share->number = (uint32_t)(gpu->share_count == gpu->share_of[b] ? b : program->buffer_count + gpu->more_buffers++);
+        share->number =
+            (uint32_t)(gpu->share_count == gpu->share_of[b] ? b : program->buffer_count + gpu->more_buffers++);
         gpu->share_count++;
       }
     }

@@ -85,10 +85,9 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
                       gpu->driver->occupancy(&blocks, gpu->kernel, (int)mk_gpu_threads(gpu), mk_gpu_shared_bytes(gpu)),
                       "asking for the kernel's occupancy"));
   if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->queues) {
-    return mk_error(MK_ERR_RUNTIME,
-                    "the program has %u queues%s, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
-                    gpu->queues, gpu->ranks > 1 ? " for each rank" : "", gpu->name, blocks * gpu->sms, gpu->sms,
-                    blocks * gpu->sms);
+    return mk_error(
+        MK_ERR_RUNTIME, "the program has %u queues%s, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
+        gpu->queues, gpu->ranks > 1 ? " for each rank" : "", gpu->name, blocks * gpu->sms, gpu->sms, blocks * gpu->sms);
   }
   return MK_OK;
 }
@@ -103,7 +102,7 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
       {{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
       {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}};
-  static const mk_gpu_image_part ranks[2][2] = { /* several rows, families */
+  static const mk_gpu_image_part ranks[2][2] = {/* several rows, families */
                                                 {MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_FAMILIES},
                                                 {MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES}};
   if (gpu->mla) {
@@ -238,9 +237,10 @@ static void describe_buffers(const mk_gpu *gpu, mk_gpu_buffer *to) {
   }
 }
 
-/* What an instruction's word says besides on one rank of several: which ranks read what it writes, and which share of a
- * weight it reads. Readers have each copy's words from the rank that writes them, which keeps them for the host, too. */
-static void tell_ranks(const mk_gpu *gpu, const mk_instruction *in, const uint64_t *readers, mk_instruction_word *word) {
+/* What an instruction's word says besides on one rank of several: which share of a dealt buffer it has, and which ranks
+ * read what it writes. Its own rank counts as one in any case, so that the host finds the words there. */
+static void tell_ranks(const mk_gpu *gpu, const mk_instruction *in, const uint64_t *readers,
+                       mk_instruction_word *word) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
@@ -553,7 +553,8 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
                ? mk_gpu_read_lines(gpu, buffer, data)
                : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one after the other", b->name);
   }
-  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->ranks : 1; r-- > 0;) { /* what several have is the first one's */
+  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->ranks : 1;
+       r-- > 0;) { /* what several have is the first one's */
     host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = b->name};
     MK_TRY(mk_gpu_enter(copy.gpu));
     MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_out, &copy)));

@@ -59,8 +59,9 @@ uint32_t mk_gpu_rank_count(const mk_gpu *gpu);
  * read takes those of the first rank that has them. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* Asks, of a machine of one rank, how tokens rank among all tokens, by the logits of their rows in a buffer [lines][vocabulary]; for at most
- * MK_MOST_SHARED_ROWS tokens. The answers are those of mk_rank_logits, but their sums are added in another order. */
+/* Asks, of a machine of one rank, how tokens rank among all tokens, by the logits of their rows in a buffer
+ * [lines][vocabulary]; for at most MK_MOST_SHARED_ROWS tokens. The answers are those of mk_rank_logits, but their sums
+ * are added in another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;
   const mk_gpu_rank_row *rows; /* [count] */

@@ -1,6 +1,7 @@
 /* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
- * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), dealt.c (a rank's part of it), peers.c (several ranks), upload.c (weights), run.c (a launch),
- * mla.c (launches that follow a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
+ * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), dealt.c (a rank's part of it), peers.c
+ * (several ranks), upload.c (weights), run.c (a launch), mla.c (launches that follow a work list), trace.c (the
+ * recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 
@@ -41,7 +42,7 @@ typedef struct mk_gpu_flight {
  * in the buffer, and `step` bytes on the GPU. */
 typedef struct mk_gpu_share {
   uint32_t buffer;
-  uint32_t number; /* by which the kernel knows it: the buffer's, of later shares one beyond all buffers */
+  uint32_t number;      /* by which the kernel knows it: the buffer's, of later shares one beyond all buffers */
   uint32_t unit, units; /* row tiles of a weight, KV heads of a cache, columns of tiles of all else */
   uint32_t count;
   uint64_t first, bytes, stride, step;
@@ -57,7 +58,7 @@ struct mk_gpu {
   uint32_t queues;                    /* of this rank: the blocks of a launch */
   mk_gpu_share *shares;               /* several ranks: of all dealt buffers, in the order of buffers */
   size_t *share_of;                   /* [buffers + 1]: where a buffer's begin */
-  size_t share_count, more_buffers; /* more_buffers: shares after the first one of their buffer */
+  size_t share_count, more_buffers;   /* more_buffers: shares after the first one of their buffer */
   mk_gpu_options options;
   const mk_driver *driver;
   mk_cu_device device;
@@ -78,15 +79,15 @@ struct mk_gpu {
   mk_gpu_flight
       flights[MK_GPU_FLIGHTS]; /* those in the stream are the last `in_flight` up to the one with number `queued` */
   uint32_t queued, in_flight;
-  mk_gpu_control ended;            /* of the run that ended last */
-  mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
-  mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, control */
-  mk_cu_address *places;           /* of buffers */
-  const mk_gpu *lender;            /* while the machine opens */
-  bool lent;                       /* weights and KV cache are another machine's */
+  mk_gpu_control ended;                   /* of the run that ended last */
+  mk_cu_address weights, kv, work;        /* arenas; a machine beside another one has the third alone */
+  mk_cu_address tables;                   /* instructions, queues, buffers, totals, counters, control */
+  mk_cu_address *places;                  /* of buffers */
+  const mk_gpu *lender;                   /* while the machine opens */
+  bool lent;                              /* weights and KV cache are another machine's */
   mk_cu_address counters, control, peers; /* peers: of several ranks */
-  mk_cu_address trace;   /* 0: the recorder is off */
-  mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
+  mk_cu_address trace;                    /* 0: the recorder is off */
+  mk_cu_address flushed;                  /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
   mk_cu_function_ref flush; /* reads that memory; or, told to read no bytes, does nothing */
   mk_cu_address scratch;    /* of several rows: sums that wait */

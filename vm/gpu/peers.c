@@ -14,8 +14,9 @@ uint32_t mk_gpu_device_of(const mk_gpu_options *options, uint32_t rank) {
 uint32_t mk_gpu_rank_count(const mk_gpu *gpu) { return gpu->ranks; }
 
 mk_status mk_gpu_of_rank(const mk_gpu *gpu, mk_status status) {
-  return status == MK_OK || gpu->ranks == 1 ? status
-                                            : mk_error_prefix(status, "rank %u, cuda:%u", gpu->rank, gpu->options.device);
+  return status == MK_OK || gpu->ranks == 1
+             ? status
+             : mk_error_prefix(status, "rank %u, cuda:%u", gpu->rank, gpu->options.device);
 }
 
 static mk_status check_pair(const mk_driver *cu, uint32_t from, uint32_t to) {

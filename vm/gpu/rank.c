@@ -88,10 +88,10 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
   for (uint32_t first = 0, count; first < ranks->count; first += count) { /* one after the other: in the same memory */
     count = ranks->count - first < MK_MAX_ROWS ? ranks->count - first : (uint32_t)MK_MAX_ROWS;
     memcpy(rank.rows, ranks->rows + first, count * sizeof *ranks->rows);
-    MK_TRY(mk_gpu_check(
-        gpu,
-        cu->launch(gpu->rank_kernel, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
-        "starting the kernel for log-probabilities"));
+    MK_TRY(mk_gpu_check(gpu,
+                        cu->launch(gpu->rank_kernel, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0,
+                                   gpu->stream, arguments, NULL),
+                        "starting the kernel for log-probabilities"));
     rank.out += count * sizeof(mk_gpu_ranked);
   }
   return MK_OK;

@@ -207,10 +207,11 @@ static mk_status check_combined(const mk_program *program) {
   MK_TRY(mk_program_readers(program, &readers));
   for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_COMBINE &&
-        readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
-      status = mk_error(MK_ERR_FILE, "instruction %u (combine): not all of %u ranks read what it writes, as they do on "
-                        "this machine", in->uid, program->machine.ranks);
+    if (in->opcode == MK_OP_COMBINE && readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
+      status = mk_error(MK_ERR_FILE,
+                        "instruction %u (combine): not all of %u ranks read what it writes, as they do on "
+                        "this machine",
+                        in->uid, program->machine.ranks);
     }
   }
   mk_readers_free(&readers);
@@ -277,14 +278,12 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
   MK_TRY(check_ranks(program));
-  if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
-      machine->ring_pages > pages) {
+  if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps || machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
         "the program is for another machine: pages of %u bytes, %u of them, %u consumer warps; this one has %d, %u and "
         "%u; compile it again",
-        machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
-        warps);
+        machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages, warps);
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];

@@ -49,8 +49,8 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
   MK_TRY(records ? mk_gpu_need_recording(gpu) : MK_OK);
   return mk_gpu_check(
       gpu,
-      gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, gpu->queues, 1, 1, mk_gpu_threads(gpu),
-                                      1, 1, mk_gpu_shared_bytes(gpu), gpu->stream, arguments),
+      gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, gpu->queues, 1, 1, mk_gpu_threads(gpu), 1,
+                                      1, mk_gpu_shared_bytes(gpu), gpu->stream, arguments),
       "launching the kernel");
 }
 
@@ -357,7 +357,8 @@ mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, c
 mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user) {
   const listener to = {.fn = fn, .user = user};
   MK_TRY(gpu->ranks == 1 ? MK_OK : mk_gpu_enter(gpu)); /* another rank's context was the last one */
-  return ended(gpu, gpu->in_flight == 0 ? MK_OK : follow(gpu, flight_of(gpu, gpu->queued - 1), &to));
+  return ended(gpu,
+               gpu->in_flight == 0 ? MK_OK : mk_gpu_of_rank(gpu, follow(gpu, flight_of(gpu, gpu->queued - 1), &to)));
 }
 
 mk_status mk_gpu_finish(mk_gpu *gpu) { return ended(gpu, gpu->in_flight == 0 ? MK_OK : finish(gpu)); }

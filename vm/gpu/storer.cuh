@@ -120,10 +120,10 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 // for what comes after the last tile, and after_X for what comes after the signals. One loop in kernel.cu runs these
 // functions for every opcode; an opcode with a store_X has a loop of its own, with its end.
 struct row_store : kept_readers<MK_GPU_RANKS> {  // of QKV and LINEAR_PART
-  uint32_t tiles;       // 0: the storer has nothing to do
-  uint32_t rounds;      // results of each tile, one for every sixteen chains
-  uint64_t *row;        // stamped words of the first tile
-  float scale;          // of the norm, from the first tile on: x is the same for all
+  uint32_t tiles;                                // 0: the storer has nothing to do
+  uint32_t rounds;                               // results of each tile, one for every sixteen chains
+  uint64_t *row;                                 // stamped words of the first tile
+  float scale;                                   // of the norm, from the first tile on: x is the same for all
   two_rows a, b;        // of the tile at hand: cosine and sine, the residual, or bias and count
   two_rows bias, gain;  // of other families' QKV, and of their norms after a sum
   float *plain;         // residual_out or logits, at the first tile
@@ -135,9 +135,8 @@ struct row_store : kept_readers<MK_GPU_RANKS> {  // of QKV and LINEAR_PART
 __device__ inline void publish_floats(const storer &s, const row_store &r, uint32_t first, const two_rows &value) {
   if (s.lane < 16 && publishes(s.d)) {
     float own = s.lane < 8 ? value.even : value.odd;
-    to_readers(r.readers(), r.row + first + even_row(s) + tile::group_of_lane<8>(s.lane), [&](uint64_t *to) {
-      tile::store_stamped(to, __float_as_uint(own), s.d.generation());
-    });
+    to_readers(r.readers(), r.row + first + even_row(s) + tile::group_of_lane<8>(s.lane),
+               [&](uint64_t *to) { tile::store_stamped(to, __float_as_uint(own), s.d.generation()); });
   }
 }
 

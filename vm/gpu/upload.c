@@ -17,7 +17,7 @@ typedef struct slot {
 
 /* Of several ranks, each has an upload, and the first one's reads the pinned memory that is filled. */
 struct mk_gpu_upload {
-  mk_gpu *gpu; /* of one rank */
+  mk_gpu *gpu;                               /* of one rank */
   mk_gpu_upload *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
   size_t room;
   mk_cu_module_ref module;

@@ -1,5 +1,5 @@
-/* Several ranks at the host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what each rank has
- * of weights and cache, what its words say, what comes back, and which GPUs are refused. */
+/* Several ranks at the host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what each rank
+ * has of weights and cache, what its words say, what comes back, and which GPUs are refused. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
