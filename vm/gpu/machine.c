@@ -84,10 +84,12 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
   MK_TRY(mk_gpu_check(gpu,
                       gpu->driver->occupancy(&blocks, gpu->kernel, (int)mk_gpu_threads(gpu), mk_gpu_shared_bytes(gpu)),
                       "asking for the kernel's occupancy"));
-  if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->queues) {
-    return mk_error(
-        MK_ERR_RUNTIME, "the program has %u queues%s, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
-        gpu->queues, gpu->ranks > 1 ? " for each rank" : "", gpu->name, blocks * gpu->sms, gpu->sms, blocks * gpu->sms);
+  const uint32_t most = (uint32_t)(blocks * gpu->sms) / gpu->neighbours;
+  if (most < gpu->queues) {
+    return mk_error(MK_ERR_RUNTIME,
+                    "the program has %u queues%s, and %s runs %d blocks at a time (%d SMs)%s; compile it for %u SMs",
+                    gpu->queues, gpu->ranks > 1 ? " for each rank" : "", gpu->name, blocks * gpu->sms, gpu->sms,
+                    gpu->neighbours > 1 ? " and has several ranks" : "", most);
   }
   return MK_OK;
 }
@@ -368,6 +370,9 @@ static mk_status new_rank(const mk_program *program, const mk_gpu_options *optio
   gpu->lent = lender != NULL;
   gpu->options = *options;
   gpu->options.device = mk_gpu_device_of(options, rank);
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    gpu->neighbours += mk_gpu_device_of(options, r) == gpu->options.device;
+  }
   gpu->options.devices = NULL;
   gpu->options.memory = rank == 0 ? options->memory : NULL;
   if (gpu->options.deadline_ms == 0) {
@@ -468,8 +473,8 @@ static void release_device(mk_gpu *gpu) {
   (void)cu->context_release(gpu->device);
 }
 
-static void free_rank(mk_gpu *gpu) {
-  if (gpu->retained && !gpu->lost) {
+static void free_rank(mk_gpu *gpu, bool lost) {
+  if (gpu->retained && !lost) {
     release_device(gpu);
   }
   mk_free(gpu->places);
@@ -480,9 +485,13 @@ static void free_rank(mk_gpu *gpu) {
 }
 
 void mk_gpu_free(mk_gpu *gpu) {
+  bool lost = false; /* a kernel that does not end may write to the memory of all ranks */
+  for (uint32_t r = 0; gpu != NULL && r < gpu->ranks; r++) {
+    lost = lost || (gpu->of_rank[r] != NULL && gpu->of_rank[r]->lost);
+  }
   for (uint32_t r = gpu == NULL ? 0 : gpu->ranks; r-- > 0;) {
     if (gpu->of_rank[r] != NULL) {
-      free_rank(gpu->of_rank[r]); /* rank 0, which names the others, last */
+      free_rank(gpu->of_rank[r], lost); /* rank 0, which names the others, last */
     }
   }
 }

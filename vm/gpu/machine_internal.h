@@ -56,6 +56,7 @@ struct mk_gpu {
   uint32_t rank, ranks;
   mk_gpu *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
   uint32_t queues;                    /* of this rank: the blocks of a launch */
+  uint32_t neighbours;                /* ranks on the same GPU, this one too; in tests alone more than one */
   mk_gpu_share *shares;               /* several ranks: of all dealt buffers, in the order of buffers */
   size_t *share_of;                   /* [buffers + 1]: where a buffer's begin */
   size_t share_count, more_buffers;   /* more_buffers: shares after the first one of their buffer */

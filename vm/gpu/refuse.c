@@ -267,7 +267,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   uint32_t pages = wide ? MK_WIDE_GPU_RING_PAGES : MK_GPU_RING_PAGES;
   uint32_t warps = wide ? MK_WIDE_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
   if (mk_program_listed(program)) {
-    return mk_gpu_check_mla(program);
+    return machine->ranks == 1
+               ? mk_gpu_check_mla(program)
+               : mk_error(MK_ERR_FILE, "the program follows a work list and has %u ranks; it may have 1",
+                          machine->ranks);
   }
   if (mk_program_rows(program) > MK_MAX_ROWS && !wide) {
     return mk_error(MK_ERR_FILE,

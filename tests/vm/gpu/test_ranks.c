@@ -192,6 +192,23 @@ static void expect_refused(const mk_program *program, const mk_gpu_options *opti
   cr_assert_not_null(strstr(mk_error_message(), why), "%s", mk_error_message());
 }
 
+/* Several ranks on a GPU have to find room at the same time: of 8 SMs two times 4, and not three times. */
+Test(gpu_ranks, ranks_that_share_a_gpu) {
+  static const uint32_t devices[] = {0, 0, 0};
+  rig r = {.gpu = NULL};
+  r.cuda = fake_gpu_start(&r.kernel);
+  mk_program *three = compile(3, 1, false);
+  expect_refused(three, &(mk_gpu_options){.devices = devices}, MK_ERR_RUNTIME,
+                 "and has several ranks; compile it for 2");
+  cr_assert_eq(r.cuda->live, 0);
+  mk_program_free(three);
+  r.program = compile(2, 1, false);
+  r.kernel.ranks = 2;
+  cr_assert_eq(mk_gpu_new(r.program, &(mk_gpu_options){.devices = devices}, &r.gpu), MK_OK, "%s", mk_error_message());
+  expect_tokens(&r, 11);
+  stop(&r);
+}
+
 /* Nothing is taken before. */
 static void expect_no_gpus(int devices, const char *why) {
   fake_gpu kernel;
