@@ -160,6 +160,25 @@ static void expect_wide_engine(uint32_t rows, bool long_prompts, bool logits) {
   stop(&r);
 }
 
+/* Two GPUs that share the model: the same answers, with a launch on both for each of one. */
+static void expect_two_ranks(uint32_t rows, bool logits) {
+  rig r;
+  r.cuda = fake_gpu_start(&r.kernel);
+  r.cuda->devices = 2;
+  r.kernel.ranks = 2;
+  const mk_engine_options options = {.want_logits = logits, .rows = rows, .ranks = 2, .long_prompts = true};
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  cr_assert_str_eq(mk_engine_device(r.engine), "cuda:0-1 (a GPU that is none)");
+  expect_whole_batch(&r, rows > 1 ? MOST_SEQUENCES : 1, 70, logits);
+  cr_assert_gt(r.kernel.at_work[0], 0);
+  cr_assert_eq(r.kernel.at_work[0], r.kernel.at_work[1]);
+  cr_assert_eq(r.kernel.launches[2], 0, "several GPUs have no machine for prompts");
+  stop(&r);
+}
+Test(gpu_engine, two_ranks_of_one_row) { expect_two_ranks(1, false); }
+Test(gpu_engine, two_ranks_of_several_rows) { expect_two_ranks(8, false); }
+Test(gpu_engine, two_ranks_with_logits) { expect_two_ranks(4, true); }
+
 Test(gpu_engine, sixty_four_rows) { expect_wide_engine(64, false, false); }
 Test(gpu_engine, sixty_four_rows_and_long_prompts) { expect_wide_engine(64, true, false); }
 Test(gpu_engine, one_hundred_and_twenty_eight_rows_with_logits) { expect_wide_engine(128, false, true); }

@@ -48,7 +48,14 @@ static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
     run_rows(gpu, params, step);
   }
   *params->epochs_done = step + 1;
-  return step + 1 == params->epochs || *params->stop != 0;
+  const bool stops = rank == 0 ? *params->stop != 0
+                               : gpu->began == params->first_epoch && gpu->ended == params->first_epoch + step + 1;
+  const bool last = step + 1 == params->epochs || stops;
+  if (rank == 0 && last) {
+    gpu->began = params->first_epoch;
+    gpu->ended = params->first_epoch + step + 1;
+  }
+  return last;
 }
 
 /* A rule in the place of a ranking, too: of token t the rank is t + 1, and the most probable are the first ones, with

@@ -326,6 +326,10 @@ static mk_status finish(mk_gpu *gpu) {
   MK_TRY(look_for_faults(gpu));
   for (uint32_t r = 0; r < gpu->ranks; r++) {
     count_steps(gpu->of_rank[r]);
+    if (gpu->of_rank[r]->steps != gpu->steps) {
+      return mk_error(MK_ERR_DEVICE, "rank %u made %u steps of a launch, and rank 0 %u; clear the machine", r,
+                      gpu->of_rank[r]->steps, gpu->steps);
+    }
   }
   return MK_OK;
 }
