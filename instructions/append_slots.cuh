@@ -86,17 +86,24 @@ __device__ inline void append_lines(const appended_head &head, uint32_t warp, ui
       uint32_t at = warp + i * LINES_APART;
       uint32_t slot = tile::from_lane(row.x, at), position = tile::from_lane(row.y, at);
       to[i] = nullptr;
+      values[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       if ((lines >> at & 1) != 0) {
         to[i] = head.tile_at(slot, position, is_v);
         values[i] =
             tile::load_l2<float4>((is_v ? head.v : head.k) + static_cast<uint64_t>(base + at) * head.cols + dim);
       }
     }
+    // Short code, which comes from far away: the next line moves to where the one at hand is.
+#pragma unroll 1
+    for (uint32_t at = warp; at < 32; at += LINES_APART) {
+      uint32_t position = tile::from_lane(row.y, at);
+      if (to[0] != nullptr) {
+        put_dims(to[0], is_v, position, dim, values[0]);
+      }
 #pragma unroll
-    for (uint32_t i = 0; i < LINES_TOGETHER; i++) {
-      uint32_t position = tile::from_lane(row.y, warp + i * LINES_APART);
-      if (to[i] != nullptr) {
-        put_dims(to[i], is_v, position, dim, values[i]);
+      for (uint32_t i = 0; i + 1 < LINES_TOGETHER; i++) {
+        to[i] = to[i + 1];
+        values[i] = values[i + 1];
       }
     }
   }
@@ -107,11 +114,17 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
   const uint4 *rows = planned_rows(c.d);
   uint32_t count = tile::uniform(lines_of(c.d).count), turn = 0;
   uint8_t *room = shared_memory + MK_GPU_ACTIVATION_AT + c.d.warp * APPEND_BYTES;
+  auto row_from = [&](uint32_t base) {
+    uint32_t line = base + tile::lane();
+    return line < count ? __ldg(rows + line) : make_uint4(0, 0, 0, 0);
+  };
+  uint4 next = row_from(0);
   consumers_wait(c, in);
 #pragma unroll 1
   for (uint32_t base = 0; base < count; base += 32) {
     uint32_t lane = tile::lane();
-    const uint4 row = base + lane < count ? __ldg(rows + base + lane) : make_uint4(0, 0, 0, 0);
+    const uint4 row = next;
+    next = row_from(base + 32);
     bool active = (row.w & MK_ROW_ACTIVE) != 0;
     uint32_t actives = tile::lanes_where(active);
     uint32_t slot_before = tile::from_lane_before(row.x, 1), before = tile::from_lane_before(row.y, 1);

@@ -29,6 +29,27 @@ __device__ inline bool computes_head(const wide_consumer &c) {
                        tile_chooses(lines_of(c.d), in.parts[MK_PART_HEAD_x].row));
 }
 
+// The best of all rows of the row tile, of eight lines that the eight lanes with different rows have: each takes one of
+// the lines, which becomes the first, and says its number.
+__device__ inline uint32_t take_best_of_rows(float (&best)[tile::BATCH_LINES], uint32_t (&index)[tile::BATCH_LINES]) {
+  uint32_t number = 0;
+#pragma unroll
+  for (uint32_t count = tile::BATCH_LINES / 2; count != 0; count /= 2) {
+    // tile: which of two lanes this is, of those whose numbers differ in a bit that goes with the loop's turn.
+    bool high = tile::group_of_two<1>(tile::lane() / (4 * count)) != 0;
+    number += high ? count : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      float own = high ? best[i + count] : best[i], other = high ? best[i] : best[i + count];
+      uint32_t at = high ? index[i + count] : index[i], other_at = high ? index[i] : index[i + count];
+      take_better(own, at, tile::exchange(other, 4 * count), tile::exchange(other_at, 4 * count));
+      best[i] = own;
+      index[i] = at;
+    }
+  }
+  return number;
+}
+
 // What eight row tiles make: scaled, to the logits, and the best of the warp's row tile. first: of the instruction's.
 __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, tile::group_sums &y) {
   const mk_instruction_word &in = instruction_at_hand(c);
@@ -40,31 +61,34 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
   float *logits = tile::global<float>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
                   static_cast<uint64_t>(line_tile * LINES) * vocab + row;
   const volatile uint32_t *places = lines_of(c.d).places + line_tile * LINES;
-  tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
-    float scale = wide_shared()->scales[line], best = -INFINITY;
-    uint32_t index = MK_CANDIDATE_NONE;
-    bool chooses = line < lines && (places[line] & LINE_CHOOSES) != 0;
-    upper = __fmul_rn(upper, scale);
-    lower = __fmul_rn(lower, scale);
-    if (chooses && upper_is) {
-      logits[static_cast<uint64_t>(line) * vocab] = upper;
-      take_better(best, index, upper, row);
-    }
-    if (chooses && lower_is) {
-      logits[static_cast<uint64_t>(line) * vocab + 8] = lower;
-      take_better(best, index, lower, row + 8);
-    }
-#pragma unroll
-    for (uint32_t away = 4; away < 32; away *= 2) {  // lanes that have other rows of the line
-      take_better_across(best, index, away);
-    }
-    if (tile::lane() < 4) {
-      volatile line_best &kept = best_of_warp(c.d.warp)[line];
-      take_better(best, index, kept.value, kept.index);
-      kept.value = best;
-      kept.index = index;
-    }
-  });
+  float best[tile::BATCH_LINES];  // of the lane's rows, for each of its lines
+  uint32_t index[tile::BATCH_LINES], number = 0;
+  tile::each_line(
+      y, {0, lines},
+      [&](uint32_t line, float &upper, float &lower) {
+        float scale = wide_shared()->scales[line];
+        bool chooses = line < lines && (places[line] & LINE_CHOOSES) != 0;
+        best[number] = -INFINITY;
+        index[number] = MK_CANDIDATE_NONE;
+        upper = __fmul_rn(upper, scale);
+        lower = __fmul_rn(lower, scale);
+        if (chooses && upper_is) {
+          logits[static_cast<uint64_t>(line) * vocab] = upper;
+          take_better(best[number], index[number], upper, row);
+        }
+        if (chooses && lower_is) {
+          logits[static_cast<uint64_t>(line) * vocab + 8] = lower;
+          take_better(best[number], index[number], lower, row + 8);
+        }
+        number = (number + 1) % tile::BATCH_LINES;
+      },
+      [&](uint32_t line) {
+        line += tile::line_of_batch(take_best_of_rows(best, index));
+        volatile line_best &kept = best_of_warp(c.d.warp)[line];
+        take_better(best[0], index[0], kept.value, kept.index);
+        kept.value = best[0];
+        kept.index = index[0];
+      });
 }
 
 // All row tiles of the instruction.
@@ -88,7 +112,7 @@ __device__ inline void compute_head(wide_consumer &c) {
       multiply<LINES>(
           c, [] {}, y);
     } else {
-      multiply<LINES / 2>(
+      multiply_few<FEW_LINES>(
           c, [] {}, y);
     }
     finish_head_unit(c, first, y);

@@ -13,18 +13,22 @@
 
 namespace mk {
 
+enum { FEW_THREADS = MK_GPU_CONSUMER_WARPS * 32 / FEW_LINES };  // that a line has, where lines are few
+
 // 1 / rms of the lines, from the squares of their chains: by eights as a tree, and these one after the other. A thread
-// has a line.
+// has a line, or `threads` neighbouring ones have it, which take the eights in turn.
+template <uint32_t threads = 1>
 __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_word &in, const mk_operand &operand) {
   enum { EIGHT = 8 };
-  uint32_t line = tile::thread(), chains = operand.cols;
-  if (line >= LINES) {
+  uint32_t line = tile::group_of_lane<threads>(tile::thread()), chains = operand.cols;
+  if (threads == 1 && line >= LINES) {
     return;
   }
   const float *squares = plain_lines<float>(c.d, operand) + static_cast<uint64_t>(line) * c.d.buffer(operand).cols;
   float sum = 0.0f;
 #pragma unroll 1
-  for (uint32_t at = 0; at < chains; at += EIGHT) {
+  for (uint32_t first = 0; first < chains; first += EIGHT * threads) {
+    uint32_t at = first + tile::place_in_group<threads>(tile::thread()) * EIGHT;
     float of[EIGHT];
 #pragma unroll
     for (uint32_t i = 0; i < EIGHT; i++) {
@@ -37,7 +41,11 @@ __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_w
         of[i] = __fadd_rn(of[i], of[i + away]);
       }
     }
-    sum = __fadd_rn(sum, of[0]);
+#pragma unroll
+    for (uint32_t i = 0; i < threads; i++) {
+      sum = __fadd_rn(
+          sum, threads == 1 ? of[0] : tile::from_lane(of[0], tile::group_of_lane<threads>(tile::lane()) * threads + i));
+    }
   }
   wide_shared()->scales[line] =
       norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
@@ -92,95 +100,187 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
   put_next_stage(c, stage);
 }
 
-// Where the lane's upper row of the warp's row tile lies in a plain value, line 0.
-template <typename element>
-__device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand) {
-  return plain_lines<element>(c.d, operand) + c.d.warp * 16 + tile::row_in_tile();
+// The same of few lines (wide.cuh): 64 by each warpgroup, which has four row tiles of its own, or 32, and both have the
+// same row tiles; then two chains are under way together, since they take less time than it takes to wait for them.
+// Pages of weights go back meanwhile.
+struct chain_pages {  // of the ring
+  uint32_t weights, lines;
+};
+template <uint32_t lines>
+__device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, page_cursor &place, uint32_t left,
+                                                 tile::weight_chain &weights, tile::chain_sums<lines> &chain) {
+  constexpr bool shared = lines < FEW_LINES;
+  page_cursor own = place;
+  place.next();
+  if (!shared) {
+    if (c.group() != 0) {
+      own = place;
+    }
+    place.next();
+  }
+  uint8_t *from = const_cast<uint8_t *>(wait_page(c, own.stage, own.page)) + c.d.warp % 4 * CHAIN_BYTES;
+  if (left < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
+    tile::clear_steps(from, left, CHAIN_STEPS);
+  }
+  tile::load(weights, from);
+  const chain_pages pages = {own.slot(), place.slot()};
+  uint32_t panel = tile::shared_address(wait_page(c, place.stage, place.page)) +
+                   (shared ? c.group() * (lines * MK_WIDE_GPU_PANEL_COLS * 2) : 0);
+  place.next();
+  tile::begin_chain(chain, weights, tile::panel_of(panel, 16), tile::panel_of(panel + MK_GPU_PAGE_BYTES / 2, 16));
+  return pages;
 }
 
-__device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, uint32_t lines, tile::group_sums &y) {
-  float *to = own_rows<float>(c, out);
+template <uint32_t lines, typename function>
+__device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+  constexpr uint32_t ARRIVALS = lines < FEW_LINES ? 1 : PAGE_ARRIVALS / 4;  // of a warp, at a page of weights
+  constexpr bool PAIRS = lines < FEW_LINES;                                 // else registers are too short
+  tile::weight_chain weights[2];
+  tile::chain_sums<lines> chain[2];
+  page_cursor place{next_stage(c)};
+  const uint32_t cols = tile::uniform(static_cast<uint32_t>(instruction_at_hand(c).parts[LINEAR_WEIGHT].cols));
+  uint32_t left = cols;
+#pragma unroll 1
+  for (; PAIRS && left > CHAIN_STEPS; left -= min(left, 2u * CHAIN_STEPS)) {
+    const chain_pages first = begin_few(c, place, left, weights[0], chain[0]);
+    const chain_pages second = begin_few(c, place, left - CHAIN_STEPS, weights[1], chain[1]);
+    tile::fence_shared_for_copies();
+    release_slot(c, first.weights, ARRIVALS);
+    release_slot(c, second.weights, ARRIVALS);
+    if (left == cols) {
+      meanwhile();
+    }
+    tile::finish_chain<1>(chain[0], weights[0]);
+    release_slot(c, first.lines, 1);
+    tile::add(sums, chain[0]);
+    tile::finish_chain(chain[1], weights[1]);
+    release_slot(c, second.lines, 1);
+    tile::add(sums, chain[1]);
+  }
+#pragma unroll 1
+  for (; left != 0; left -= min(left, static_cast<uint32_t>(CHAIN_STEPS))) {
+    const chain_pages last = begin_few(c, place, left, weights[0], chain[0]);
+    tile::fence_shared_for_copies();
+    release_slot(c, last.weights, ARRIVALS);
+    if (left == cols) {
+      meanwhile();
+    }
+    tile::finish_chain(chain[0], weights[0]);
+    release_slot(c, last.lines, 1);
+    tile::add(sums, chain[0]);
+  }
+#pragma unroll 1
+  for (; place.page != 0; place.next()) {  // what is left of the stage has nothing
+    wait_page(c, place.stage, place.page);
+    release_page(c, place.stage, place.page, 1);
+  }
+  put_next_stage(c, place.stage);
+}
+
+// What a warp has of what an instruction makes: a row tile, and lines of it.
+struct warp_share {
+  uint32_t tile;
+  tile::line_range lines;
+};
+__device__ inline warp_share share_of(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines) {
+  enum { SHARED = FEW_LINES / GROUPS };
+  if (!few_lines(lines) || !shares_rows(in, in.parts[LINEAR_WEIGHT].rows)) {
+    return {c.d.warp, {0, lines}};
+  }
+  uint32_t first = c.group() * SHARED;
+  return {c.d.warp % 4, {first, min(lines, first + SHARED)}};
+}
+
+// Where the lane's upper row of the warp's row tile lies in a plain value, line 0.
+template <typename element>
+__device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand, const warp_share &own) {
+  return plain_lines<element>(c.d, operand) + own.tile * 16 + tile::row_in_tile();
+}
+
+__device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, const warp_share &own,
+                                  tile::group_sums &y) {
+  float *to = own_rows<float>(c, out, own);
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
-    if (line < lines) {
+  tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+    if (line < own.lines.end) {
       to[line * cols] = upper;
       to[line * cols + 8] = lower;
     }
   });
 }
 
-__device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+__device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
                                   tile::group_sums &y) {
-  uint32_t tile = in.parts[MK_PART_QKV_weight].row + c.d.warp;
+  uint32_t tile = in.parts[MK_PART_QKV_weight].row + own.tile;
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
     const float *inv_freq = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
     const line_positions positions = positions_of(lines_of(c.d), in.parts[MK_PART_QKV_x].row);
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
-    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
       angle a = angle_of(positions.of(line), frequency);
       float turned = rotated(upper, lower, a.cosine, -a.sine);
       lower = rotated(lower, upper, a.cosine, a.sine);
       upper = turned;
     });
   }
-  put_floats(c, in.parts[MK_PART_QKV_out], lines, y);
+  put_floats(c, in.parts[MK_PART_QKV_out], own, y);
 }
 
-__device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+__device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
                                   tile::group_sums &y) {
   const mk_operand &out = in.parts[MK_PART_GLU_out];
   uint32_t cols = c.d.buffer(out).cols;
-  uint16_t *to = plain_lines<uint16_t>(c.d, out) + c.d.warp * 8;
-  tile::each_line(y, lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
-  tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
-    if (line < lines) {
+  uint16_t *to = plain_lines<uint16_t>(c.d, out) + own.tile * 8;
+  tile::each_line(y, own.lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
+  tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
+    if (line < own.lines.end) {
       tile::store<uint32_t>(to + line * cols + rows, values);
     }
   });
 }
 
-__device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+__device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
                                           tile::group_sums &y) {
-  put_floats(c, in.parts[MK_PART_LINEAR_PART_out], lines, y);
+  put_floats(c, in.parts[MK_PART_LINEAR_PART_out], own, y);
 }
 
 // y += the lines' residuals: plain, or the embedding rows of their tokens; residual_out = y; out = bf16(y).
 __device__ inline void finish_residual(const wide_consumer &c, const mk_operand &from, const mk_operand &to,
-                                       const mk_operand &out, uint32_t lines, tile::group_sums &y) {
+                                       const mk_operand &out, const warp_share &own, tile::group_sums &y) {
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
-    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
-      uint32_t token = lines_of(c.d).tokens[out.row * LINES + min(line, lines - 1)];
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+      uint32_t token = lines_of(c.d).tokens[out.row * LINES + min(line, own.lines.end - 1)];
       const uint16_t *step = tile::global<const uint16_t>(b.address) +
-                             (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
+                             (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + own.tile) * 256 +
                              mk_step_offset(token, tile::row_in_tile());
       upper = __fadd_rn(tile::load_bf16(step), upper);
       lower = __fadd_rn(tile::load_bf16(step + 4), lower);  // eight columns further on
     });
   } else {
-    const float *residual = own_rows<float>(c, from);
+    const float *residual = own_rows<float>(c, from, own);
     uint32_t cols = c.d.buffer(from).cols;
-    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
-      upper = __fadd_rn(tile::load_relaxed(residual + min(line, lines - 1) * cols), upper);
-      lower = __fadd_rn(tile::load_relaxed(residual + min(line, lines - 1) * cols + 8), lower);
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+      upper = __fadd_rn(tile::load_relaxed(residual + min(line, own.lines.end - 1) * cols), upper);
+      lower = __fadd_rn(tile::load_relaxed(residual + min(line, own.lines.end - 1) * cols + 8), lower);
     });
   }
-  put_floats(c, to, lines, y);
-  uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + c.d.warp * 16;
+  put_floats(c, to, own, y);
+  uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + own.tile * 16;
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
-    if (line < lines) {
+  tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+    if (line < own.lines.end) {
       tile::store<uint32_t>(rounded + line * cols + rows, upper);
       tile::store<uint32_t>(rounded + line * cols + rows + 8, lower);
     }
   });
 }
 
-__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
                                          tile::group_sums &y) {
   finish_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_in], in.parts[MK_PART_LINEAR_ADD_residual_out],
-                  in.parts[MK_PART_LINEAR_ADD_out], lines, y);
+                  in.parts[MK_PART_LINEAR_ADD_out], own, y);
 }
 
 // The squares of the input, where it is normed.
@@ -191,18 +291,18 @@ __device__ inline const mk_operand *squares_of(const mk_instruction_word &in) {
 }
 
 template <typename role>
-__device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, uint32_t lines,
+__device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, const warp_share &own,
                                             tile::group_sums &y) {
-#define MK_OPCODE(NAME, text, state, semantics)                                                                       \
-  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, lines, y)), \
+#define MK_OPCODE(NAME, text, state, semantics)                                                                     \
+  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, own, y)), \
                 "no finish_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                       \
-  case case_of(MK_HAS(finish_##NAME(c, in, lines, y)), MK_OP_##NAME): \
-    if constexpr (MK_HAS(finish_##NAME(c, in, lines, y))) {           \
-      finish_##NAME(c, in, lines, y);                                 \
-    }                                                                 \
+#define MK_OPCODE(NAME, text, state, semantics)                     \
+  case case_of(MK_HAS(finish_##NAME(c, in, own, y)), MK_OP_##NAME): \
+    if constexpr (MK_HAS(finish_##NAME(c, in, own, y))) {           \
+      finish_##NAME(c, in, own, y);                                 \
+    }                                                               \
     break;
 #include "vm/program/opcodes.def"
     default:
@@ -213,35 +313,45 @@ __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_
 // The instruction is looked up anew after the products, since registers are short.
 __device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::group_sums &y) {
   const mk_instruction_word &in = instruction_at_hand(c);
-  uint32_t lines = active_lines(c.d, in.parts[LINEAR_X].row);
+  const warp_share own = share_of(c, in, active_lines(c.d, in.parts[LINEAR_X].row));
   if (squares_of(in) != nullptr) {
     consumers_meet();
-    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
       float scale = wide_shared()->scales[line];
       upper = __fmul_rn(upper, scale);
       lower = __fmul_rn(lower, scale);
     });
   }
-  if (c.d.warp < in.parts[LINEAR_WEIGHT].rows) {
-    finish_sums(c, in, lines, y);
+  if (own.tile < in.parts[LINEAR_WEIGHT].rows) {
+    finish_sums(c, in, own, y);
   }
 }
 
 __device__ __forceinline__ void consume_linear(wide_consumer &c) {
   uint32_t lines = active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row);
   if (lines != 0) {
-    auto meanwhile = [&] {
+    auto put_own_scales = [&]<uint32_t threads>() {
       const mk_instruction_word &in = instruction_at_hand(c);
       if (const mk_operand *squares = squares_of(in); squares != nullptr) {
-        put_scales(c, in, *squares);
+        put_scales<threads>(c, in, *squares);
       }
     };
     tile::group_sums y;
     tile::zero(y);
-    if (lines > LINES / 2) {
-      multiply<LINES>(c, meanwhile, y);
+    if (few_lines(lines)) {
+      auto meanwhile = [&] { put_own_scales.template operator()<FEW_THREADS>(); };
+      if (shares_rows(instruction_at_hand(c), instruction_at_hand(c).parts[LINEAR_WEIGHT].rows)) {
+        multiply_few<FEW_LINES / GROUPS>(c, meanwhile, y);
+      } else {
+        multiply_few<FEW_LINES>(c, meanwhile, y);
+      }
     } else {
-      multiply<LINES / 2>(c, meanwhile, y);
+      auto meanwhile = [&] { put_own_scales.template operator()<1>(); };
+      if (lines > LINES / 2) {
+        multiply<LINES>(c, meanwhile, y);
+      } else {
+        multiply<LINES / 2>(c, meanwhile, y);
+      }
     }
     finish_linear(c, y);
   } else {
@@ -257,19 +367,20 @@ __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction
   consumers_wait(c, in);
   if (lines != 0 && c.d.warp < parts.cols) {
     const mk_gpu_buffer &b = c.d.buffer(parts);
-    const float *from = own_rows<float>(c, parts);
+    const warp_share own = {c.d.warp, {0, lines}};
+    const float *from = own_rows<float>(c, parts, own);
     tile::group_sums y;
     tile::zero(y);
 #pragma unroll 1
     for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
-      tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
+      tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
         if (line < lines) {
           upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
           lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));
         }
       });
     }
-    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, lines,
+    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, own,
                     y);
   }
   consumers_signal(c, in);

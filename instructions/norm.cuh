@@ -19,6 +19,7 @@ __device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint
 
 __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
   enum { BATCH = LINES / 2 / MK_GPU_CONSUMER_WARPS };  // lines of a warp, that are fetched together
+  enum { ROLLED = MK_GPU_SLOTS ? 1 : BATCH };
   const mk_operand &x = in.parts[MK_PART_NORM_x], &out = in.parts[MK_PART_NORM_out],
                    &squares = in.parts[MK_PART_NORM_squares];
   const mk_gpu_buffer &b = c.d.buffer(x);
@@ -47,16 +48,21 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
                              : tile::load_l2<uint2>(from + static_cast<uint64_t>(line) * b.cols);
       }
     }
-#pragma unroll
+    // Of few lines by short code, which comes from far away: the next line's elements move to where those at hand are.
+#pragma unroll ROLLED
     for (uint32_t i = 0; i < BATCH; i++) {
       uint32_t line = first + i * MK_GPU_CONSUMER_WARPS + c.d.warp;
-      float sum = chain_squares(pairs[i]);
+      float sum = chain_squares(pairs[0]);
       if (there && line < lines) {
         tile::store<uint2>(to + static_cast<uint64_t>(line) * cols,
-                           uint2{tile::multiply_bf16(pairs[i].x, gain.x), tile::multiply_bf16(pairs[i].y, gain.y)});
+                           uint2{tile::multiply_bf16(pairs[0].x, gain.x), tile::multiply_bf16(pairs[0].y, gain.y)});
       }
       if (lane == 0 && line < lines) {
         plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;
+      }
+#pragma unroll
+      for (uint32_t next = 1; next < BATCH; next++) {
+        pairs[next - 1] = pairs[next];
       }
     }
   }

@@ -52,6 +52,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->next_uid = 1;
   MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->ranks, lowering->sms_of_rank));
   MK_TRY(mk_alloc(lowering->ranks, sizeof *lowering->turns, &lowering->turns));
+  MK_TRY(mk_alloc(lowering->ranks, sizeof *lowering->begun, &lowering->begun));
   MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->owners, &lowering->owners));
   MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->queues, &lowering->queues));
   MK_TRY(mk_alloc(graph->weight_count, sizeof *lowering->weights, &lowering->weights));
@@ -67,6 +68,7 @@ void mk_lowering_free(mk_lowering *lowering) {
   mk_free(lowering->queues);
   mk_free(lowering->owners);
   mk_free(lowering->turns);
+  mk_free(lowering->begun);
   mk_free(lowering->weights);
   mk_free(lowering->values);
   mk_placer_free(&lowering->placer);

@@ -57,8 +57,8 @@ typedef struct mk_lowering {
   bool reuses;               /* wide programs: a layer's values lie where those of the layer before did */
   mk_lowered_value embedded; /* wide programs: the embedding rows of the step's tokens */
   /* By rank: how many units have been dealt to its SMs, which take turns. Units of wide programs, and of attention. */
-  uint32_t *turns;
-  bool samples; /* a sampling program, with the buffers below */
+  uint32_t *turns, *begun; /* begun: of wide programs, turns when the dealing at hand began */
+  bool samples;            /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
   uint32_t next_uid;

@@ -32,11 +32,22 @@ static uint32_t each_of(const mk_lowering *lowering, uint32_t tiles) {
   return few && lowering->ranks == 1 ? UNIT_TILES / 2 : UNIT_TILES;
 }
 
+/* The units that are dealt from here on are done at the same time: rounds begin anew, after the last unit's SM. Not for
+ * prompts, whose many rounds even out. */
+static void begin_dealing(const mk_lowering *lowering) {
+  for (uint32_t rank = 0; mk_program_slots(lowering->program) > 1 && rank < lowering->ranks; rank++) {
+    const uint32_t dealt = lowering->turns[rank] - lowering->begun[rank];
+    lowering->turns[rank] += dealt / lowering->sms_of_rank;
+    lowering->begun[rank] = lowering->turns[rank];
+  }
+}
+
 /* The SM of the next unit of a rank. Each round begins one SM further on. Otherwise the same SMs would have the same
- * tile of lines in every round, and all the work of a step that has few lines. */
+ * tile of lines in every round, and all the work of a step that has few lines. The rounds are those of a dealing, so
+ * that no SM has two units of it before every SM has one. */
 static uint32_t next_sm(const mk_lowering *lowering, uint32_t rank) {
-  const uint32_t unit = lowering->turns[rank]++, sms = lowering->sms_of_rank;
-  return rank * sms + (unit + unit / sms) % sms;
+  const uint32_t turn = lowering->turns[rank]++, sms = lowering->sms_of_rank;
+  return rank * sms + (turn + (turn - lowering->begun[rank]) / sms) % sms;
 }
 
 /* The rank that computes a unit of q, k and v: the rank of the KV head that the unit's first row tile belongs to. So
@@ -158,6 +169,7 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
   const uint32_t each = each_of(lowering, tiles);
   const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
+  begin_dealing(lowering);
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
     const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
     const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
@@ -251,6 +263,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   uint16_t kv, first = MK_NO_COUNTER;
   MK_TRY(mk_declare_kv(lowering, node->layer, &kv));
   MK_TRY(add_ready_in_layer(lowering, node->layer, "attn", true, &lowering->values[node->output]));
+  begin_dealing(lowering);
   for (uint32_t head = 0; head < c->kv_heads; head++) {
     char name[48];
     uint16_t appended;
@@ -259,6 +272,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
     MK_TRY(emit_append(lowering, node, kv, head, appended));
     first = head == 0 ? appended : first;
   }
+  begin_dealing(lowering);
   if (mk_program_slots(lowering->program) > 1) {
     return emit_shares(lowering, node, kv, first);
   }
@@ -274,6 +288,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
 static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
   const bool all = plan->stride == 1;
   const uint32_t units = all ? mk_wide_units(lowering, tiles) : plan->split * lowering->line_tiles;
+  begin_dealing(lowering);
   for (uint32_t part = 0; part < plan->parts; part++) {
     for (uint32_t unit = 0; unit < units; unit++) {
       const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES)

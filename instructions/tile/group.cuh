@@ -12,10 +12,10 @@ struct group_sums {  // [64 rows][128 lines], fp32
   float value[64];
 };
 
-// What a chain has summed up, of all lines or of the first half.
+// What a chain has summed up, of all lines, or of a half or a quarter of them.
 template <uint32_t lines>
 struct chain_sums {
-  static_assert(lines == 64 || lines == 128, "half of the lines, or all");
+  static_assert(lines == 32 || lines == 64 || lines == 128, "a product of a warpgroup has so many");
   float value[lines / 2];
 };
 
@@ -61,10 +61,10 @@ __device__ inline void begin_chain(chain_sums<lines> &chain, const weight_chain 
   }
   products_commit();
 }
-// The compiler may use sums and weights from here on, not sooner.
-template <uint32_t lines>
+// The compiler may use sums and weights from here on, not sooner. pending: chains that were begun later.
+template <uint32_t pending = 0, uint32_t lines>
 __device__ inline void finish_chain(chain_sums<lines> &chain, weight_chain &weights) {
-  products_wait<0>();
+  products_wait<pending>();
   pin(chain.value);
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {
@@ -85,27 +85,41 @@ __device__ inline void add(group_sums &to, const chain_sums<lines> &chain) {
 
 __device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
 
+// Which lines the sums are of: the first ones are those of line `first`. From line `end` on they mean nothing.
+struct line_range {
+  uint32_t first, end;
+};
+
 // Sums that are finished together: what follows from a line's number is computed anew for each batch, since registers
-// are short. Batches from line number `lines` on are left out: their code is long, and comes from far away where it has
+// are short. Batches from line number `end` on are left out: their code is long, and comes from far away where it has
 // not been run for a while (docs/results/wide.md).
 enum { BATCH_SUMS = 16 };
 
-// do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
-template <typename line_function>
-__device__ __forceinline__ void each_line(group_sums &sums, uint32_t lines, line_function do_line) {
+// do_line(line, upper, lower): the sums of both of the lane's rows, which it may change. do_batch(first): after a
+// batch, whose first line this is; of its lines a lane has had eight, in the order of line_of_batch.
+enum { BATCH_LINES = BATCH_SUMS / 2 };
+__device__ inline uint32_t line_of_batch(uint32_t number) { return number / 2 * 8 + threadIdx.x % 4 * 2 + number % 2; }
+template <typename line_function, typename batch_function>
+__device__ __forceinline__ void each_line(group_sums &sums, const line_range &lines, line_function do_line,
+                                          batch_function do_batch) {
 #pragma unroll
   for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
-    if (uniform(batch * 2 >= lines)) {
+    if (uniform(lines.first + batch * 2 >= lines.end)) {
       return;
     }
-    uint32_t first = anew(threadIdx.x) % 4 * 2;
+    uint32_t first = lines.first + anew(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
       do_line(i * 2 + first, sums.value[i], sums.value[i + 2]);
       do_line(i * 2 + first + 1, sums.value[i + 1], sums.value[i + 3]);
     }
+    do_batch(lines.first + batch * 2);
     __syncwarp();  // no load goes out before this
   }
+}
+template <typename line_function>
+__device__ __forceinline__ void each_line(group_sums &sums, const line_range &lines, line_function do_line) {
+  each_line(sums, lines, do_line, [](uint32_t) {});
 }
 
 // Two neighbouring rows of one line as bf16, rounded to nearest. The lanes bring what neighbouring lines have in eight
@@ -115,13 +129,13 @@ __device__ inline uint32_t rows_of_line(float even, float odd) { return transpos
 // put(line, rows, upper, lower): bf16 of rows `rows` and `rows` + 1 of the warp's row tile, and of those that lie eight
 // further on.
 template <typename put_function>
-__device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, uint32_t lines, put_function put) {
+__device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, const line_range &lines, put_function put) {
 #pragma unroll
   for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
-    if (uniform(batch * 2 >= lines)) {
+    if (uniform(lines.first + batch * 2 >= lines.end)) {
       return;
     }
-    uint32_t line = anew(threadIdx.x) % 32 / 4, rows = anew(threadIdx.x) % 4 * 2;
+    uint32_t line = lines.first + anew(threadIdx.x) % 32 / 4, rows = anew(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
       put(i * 2 + line, rows, rows_of_line(sums.value[i], sums.value[i + 1]),

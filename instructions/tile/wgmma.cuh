@@ -56,8 +56,9 @@ __device__ inline void products_wait() {
 
 // The accumulators of a product, as an instruction names them and as its operands.
 // clang-format off
-#define MK_NAMES_32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define MK_NAMES_16 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define MK_NAMES_32 MK_NAMES_16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define MK_NAMES_64 MK_NAMES_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -108,6 +109,18 @@ __device__ inline void multiply_transposed(float (&sums)[32], const uint32_t (&l
       "}, "
       "{%32, %33, %34, %35}, right, add, 1, 1, 0;\n}"
       : MK_SUMS_32(0)
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
+}
+
+// The same of 32 rows of it.
+template <bool add, uint32_t upper = SWIZZLED>
+__device__ inline void multiply_transposed(float (&sums)[16], const uint32_t (&left)[4], panel right) {
+  asm volatile(
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%20, %22};\n setp.ne.s32 add, %21, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" MK_NAMES_16
+      "}, "
+      "{%16, %17, %18, %19}, right, add, 1, 1, 0;\n}"
+      : MK_SUMS_16(0)
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
 }
 
@@ -217,6 +230,7 @@ __device__ constexpr uint32_t rows_in_squares(uint32_t n) {
   return n % squares * 4 + n / squares;
 }
 
+#undef MK_NAMES_16
 #undef MK_NAMES_32
 #undef MK_NAMES_64
 #undef MK_NAMES_128

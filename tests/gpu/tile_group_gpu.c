@@ -36,7 +36,7 @@ static void test_load(tile_gpu *gpu, uint32_t count) {
 
 typedef struct product {
   const char *kernel;
-  uint32_t lines;        /* that are multiplied; sums of others stay zero */
+  uint32_t first, lines; /* that are multiplied; sums of others stay zero */
   uint32_t chains, cols; /* of which the last chain has what is left */
   uint16_t *in;          /* weight, then lines */
   size_t in_bytes;
@@ -50,9 +50,14 @@ static uint16_t *line_at(const product *p, uint32_t line, uint32_t col) {
   return p->in + (size_t)p->chains * CHAIN_ELEMENTS + (size_t)line * p->chains * COLS + col;
 }
 
+static bool multiplies(const product *p, uint32_t line) { return line >= p->first && line < p->first + p->lines; }
+
 /* Of 16 elements a side, what is beyond the columns in use is a NaN of the weight, or a number of the lines. */
 static product new_product(uint32_t cols, uint32_t lines, uint64_t seed) {
-  product p = {.kernel = lines == LINES ? "mk_tile_group_chains" : "mk_tile_group_half_chains",
+  product p = {.kernel = lines == LINES       ? "mk_tile_group_chains"
+                         : lines == LINES / 2 ? "mk_tile_group_half_chains"
+                                              : "mk_tile_group_quarter_chains",
+               .first = lines == LINES / 4 ? LINES / 4 : 0,
                .lines = lines,
                .chains = (cols + COLS - 1) / COLS,
                .cols = cols};
@@ -72,7 +77,7 @@ static product new_product(uint32_t cols, uint32_t lines, uint64_t seed) {
   for (uint32_t line = 0; line < LINES; line++) {
     for (uint32_t row = 0; row < ROWS; row++) {
       float sum = 0.0f;
-      for (uint32_t col = 0; line < lines && col < cols; col++) {
+      for (uint32_t col = 0; multiplies(&p, line) && col < cols; col++) {
         sum += mk_bf16_to_float(*weight_at(&p, row, col)) * mk_bf16_to_float(*line_at(&p, line, col));
       }
       p.want[line * ROWS + row] = sum;
@@ -109,7 +114,7 @@ static void expect_spoilt(tile_gpu *gpu, const product *p, uint32_t line, uint32
     return;
   }
   for (uint32_t i = 0; i < LINES * ROWS; i++) {
-    if (i / ROWS < p->lines && (i / ROWS == line || i % ROWS == row)) {
+    if (multiplies(p, i / ROWS) && (i / ROWS == line || i % ROWS == row)) {
       there = there && isnan(p->got[i]);
       p->got[i] = p->want[i];
     }
@@ -173,6 +178,7 @@ void test_groups(tile_gpu *gpu, bool quick) {
   test_load(gpu, quick ? 1 : 5);
   test_chains(gpu, LINES, quick);
   test_chains(gpu, LINES / 2, quick);
+  test_chains(gpu, LINES / 4, quick);
   test_pairs(gpu, quick ? 2 : 40, LINES);
   test_pairs(gpu, 2, LINES / 2);
   test_pairs(gpu, 2, LINES / 4 + 1);

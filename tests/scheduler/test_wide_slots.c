@@ -242,17 +242,56 @@ Test(wide_slots, which_programs_have_lists) {
   expect_wide(&c, (mk_compile_options){.rows = 128}, false);
 }
 
-/* What a step of so many rows takes beside weights and cache: 512 of 8B have a gigabyte. */
-Test(wide_slots, memory_of_a_step) {
+static mk_program *compile_like(const char *shape, uint32_t rows) {
   mk_config config;
   mk_graph *graph;
   mk_program *p;
-  uint64_t bytes = 0;
-  cr_assert_eq(mk_synth_shape("llama-3.1-8b", &config), MK_OK);
+  cr_assert_eq(mk_synth_shape(shape, &config), MK_OK);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
-  const mk_compile_options options = {.sms = MK_DEFAULT_SMS, .max_seq = 4096, .rows = 512};
+  const mk_compile_options options = {.sms = MK_DEFAULT_SMS, .max_seq = 4096, .rows = rows, .slots = rows};
   cr_assert_eq(mk_compile(graph, &options, &p), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
+  return p;
+}
+
+/* In each layer the units of an opcode are dealt evenly to the SMs in use, whose last one decides when all are done. */
+static void expect_even(const char *shape, uint32_t rows, uint32_t opcode) {
+  mk_program *p = compile_like(shape, rows);
+  enum { LAYERS = 32 };
+  uint32_t units[LAYERS] = {0}, most[LAYERS] = {0}, sms = 0;
+  for (uint32_t q = 0; q < p->queue_count; q++) {
+    uint32_t own[LAYERS] = {0};
+    sms += p->queues[q].count != 0;
+    for (uint32_t i = p->queues[q].first; i < p->queues[q].first + p->queues[q].count; i++) {
+      if (p->instructions[i].opcode == opcode) {
+        own[p->instructions[i].layer]++;
+      }
+    }
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+      units[layer] += own[layer];
+      most[layer] = own[layer] > most[layer] ? own[layer] : most[layer];
+    }
+  }
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    cr_assert_lt(most[layer] * sms, units[layer] + sms, "%s, %u rows, opcode %u, layer %u: %u of %u units on an SM",
+                 shape, rows, opcode, layer, most[layer], units[layer]);
+  }
+  mk_program_free(p);
+}
+
+Test(wide_slots, units_are_dealt_evenly) {
+  static const uint32_t opcodes[] = {MK_OP_QKV, MK_OP_APPEND, MK_OP_ATTEND, MK_OP_GLU};
+  for (size_t i = 0; i < sizeof opcodes / sizeof opcodes[0]; i++) {
+    expect_even("llama-3.2-1b", 64, opcodes[i]);
+    expect_even("llama-3.2-1b", 256, opcodes[i]);
+    expect_even("llama-3.1-8b", 64, opcodes[i]);
+  }
+}
+
+/* What a step of so many rows takes beside weights and cache: 512 of 8B have a gigabyte. */
+Test(wide_slots, memory_of_a_step) {
+  mk_program *p = compile_like("llama-3.1-8b", 512);
+  uint64_t bytes = 0;
   for (size_t b = 0; b < p->buffer_count; b++) {
     const bool other = p->buffers[b].kind == MK_KIND_WEIGHT || p->buffers[b].kind == MK_KIND_KV;
     bytes += other ? 0 : p->buffers[b].bytes;

@@ -129,6 +129,29 @@ __device__ inline uint32_t page_of(const stage_cursor &stage, uint32_t page) {
   return stage.slot() * MK_GPU_STAGE_PAGES + page;
 }
 
+// A place in the ring page by page, where what is handed over is not whole stages.
+struct page_cursor {
+  stage_cursor stage;
+  uint32_t page = 0;  // of the stage
+
+  __device__ uint32_t slot() const { return page_of(stage, page); }
+  __device__ void next() {
+    page = (page + 1) % MK_GPU_STAGE_PAGES;
+    if (page == 0) {
+      stage.next();
+    }
+  }
+};
+
+// Of steps of several sequences, where at most half of a line tile is active. A chain of a product then has both
+// panels of lines in one page, after one page of weights, or two, one for each warpgroup; so more chains are on their
+// way. With one both warpgroups multiply its four row tiles, each by half of the lines.
+enum { FEW_LINES = LINES / 2 };
+__device__ inline bool few_lines(uint32_t lines) { return MK_GPU_SLOTS && lines <= FEW_LINES; }
+__device__ inline bool shares_rows(const mk_instruction_word &in, uint32_t row_tiles) {
+  return row_tiles <= GROUP_TILES && in.opcode != MK_OP_HEAD;
+}
+
 struct wide_consumer {
   device d;
 
@@ -184,12 +207,15 @@ __device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cu
   return tile::panel_of(tile::shared_address(c.d.page(slot)), 16);
 }
 
-__device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,
-                                    uint32_t arrivals) {
+__device__ inline void release_slot(const wide_consumer &c, uint32_t slot, uint32_t arrivals) {
   __syncwarp();
   if (tile::lane() == 0) {
-    tile::arrive(c.d.barrier(PAGE_EMPTY + page_of(stage, page)), arrivals);
+    tile::arrive(c.d.barrier(PAGE_EMPTY + slot), arrivals);
   }
+}
+__device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,
+                                    uint32_t arrivals) {
+  release_slot(c, page_of(stage, page), arrivals);
 }
 
 // All pages of a stage, by a slot.

@@ -80,6 +80,17 @@ struct streamed {
     }
     return true;
   }
+  // Both panels of a chain, of the first half of the lines, in one page.
+  __device__ bool load_few_lines(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t chain) const {
+    constexpr uint32_t half = MK_GPU_PAGE_BYTES / 2;
+    if (!open_page(l, stage, page, 2 * half)) {
+      return false;
+    }
+    uint32_t to = page_address(l, stage, page), at = col + chain * (2 * MK_WIDE_GPU_PANEL_COLS);
+    tile::matrix_load(to, map, at, row, page_barrier(l, stage, page));
+    tile::matrix_load(to + half, map, at + MK_WIDE_GPU_PANEL_COLS, row, page_barrier(l, stage, page));
+    return true;
+  }
   __device__ bool load_weights_of_groups(const wide_loader &l, const stage_cursor &stage, uint32_t chain) const {
     return load_weights(l, stage, 0, chain, 0) &&
            (groups ? load_weights(l, stage, 1, chain, GROUP_TILES) : open_page(l, stage, 1, 0));
@@ -128,8 +139,66 @@ __device__ inline void pass_stages(wide_loader &l, uint32_t count) {
   }
 }
 
+// Of few lines (wide.cuh): a chain has so many pages, the last one of lines. By one lane: the weights of the first
+// chains, as far as there are pages, up to `chains` of them.
+__device__ inline uint32_t few_ahead(uint32_t pages) { return MK_GPU_RING_PAGES / pages; }
+__device__ inline bool load_few_ahead(const wide_loader &l, const streamed &weights, uint32_t chains, uint32_t pages) {
+  page_cursor place{l.stage};
+#pragma unroll 1
+  for (uint32_t chain = 0; chain < min(chains, few_ahead(pages)); chain++, place.next()) {
+#pragma unroll 1
+    for (uint32_t group = 0; group + 1 < pages; group++, place.next()) {
+      if (!weights.load_weights(l, place.stage, place.page, chain, group * GROUP_TILES)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+// By one lane: all that is left, in whole stages; the weights of the first `ahead` chains are there already.
+__device__ inline bool load_few_chains(const wide_loader &l, const streamed &weights, const streamed &lines,
+                                       uint32_t chains, uint32_t pages, uint32_t ahead) {
+  page_cursor place{l.stage};
+#pragma unroll 1
+  for (uint32_t chain = 0; chain < chains; chain++, place.next()) {
+#pragma unroll 1
+    for (uint32_t group = 0; group + 1 < pages; group++, place.next()) {
+      if (chain >= ahead && !weights.load_weights(l, place.stage, place.page, chain, group * GROUP_TILES)) {
+        return false;
+      }
+    }
+    if (!lines.load_few_lines(l, place.stage, place.page, chain)) {
+      return false;
+    }
+  }
+#pragma unroll 1
+  for (; place.page != 0; place.next()) {
+    if (!open_page(l, place.stage, place.page, 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+__device__ inline uint32_t few_stages(uint32_t chains, uint32_t pages) {
+  return (chains * pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES;
+}
+
 // What one lane says, to all.
 __device__ inline bool all_agree(bool good) { return tile::all_lanes(good); }
+
+__device__ inline bool load_few_product(wide_loader &l, const mk_instruction_word &in, const streamed &weights,
+                                        const streamed &lines, uint32_t chains) {
+  uint32_t pages = shares_rows(in, in.parts[LINEAR_WEIGHT].rows) ? 2 : 3;
+  if (!all_agree(!tile::elect() || load_few_ahead(l, weights, chains, pages))) {
+    return false;
+  }
+  wait_inputs(l, in);
+  if (!all_agree(!tile::elect() || load_few_chains(l, weights, lines, chains, pages, few_ahead(pages)))) {
+    return false;
+  }
+  pass_stages(l, few_stages(chains, pages));
+  return true;
+}
 
 __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &in) {
   const mk_operand &x = in.parts[LINEAR_X];
@@ -138,6 +207,9 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   }
   const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]), lines = lines_of_tile(l.d, x);
   uint32_t chains = (in.parts[LINEAR_WEIGHT].cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
+  if (few_lines(active_lines(l.d, x.row))) {
+    return load_few_product(l, in, weights, lines, chains);
+  }
   if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
     return false;
   }

@@ -6,17 +6,21 @@
 
 namespace mk {
 
-// By one lane, one row tile after the other; the weights of the first chains are there already.
+enum { FEW_PAGES = GROUPS + 1 };  // of a chain of HEAD, where lines are few
+
+// By one lane, eight row tiles after the other; the weights of the first chains are there already.
 __device__ inline bool load_head_units(const wide_loader &l, streamed weights, const streamed &lines, uint32_t tiles,
-                                       uint32_t chains) {
+                                       uint32_t chains, bool few) {
   wide_loader at = l;
 #pragma unroll 1
   for (uint32_t first = 0; first < tiles; first += MK_WIDE_GPU_UNIT_TILES) {
-    if (!load_chains(at, weights, lines, chains, first == 0 ? static_cast<uint32_t>(STAGES) : 0)) {
+    bool good = few ? load_few_chains(at, weights, lines, chains, FEW_PAGES, first == 0 ? few_ahead(FEW_PAGES) : 0)
+                    : load_chains(at, weights, lines, chains, first == 0 ? static_cast<uint32_t>(STAGES) : 0);
+    if (!good) {
       return false;
     }
     weights.row += MK_WIDE_GPU_UNIT_TILES;
-    pass_stages(at, chains);
+    pass_stages(at, few ? few_stages(chains, FEW_PAGES) : chains);
   }
   return true;
 }
@@ -29,14 +33,16 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
   const streamed weights = weights_of(l.d, weight), lines = lines_of_tile(l.d, x);
   uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   uint32_t units = (weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES;
-  if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
+  const bool few = few_lines(active_lines(l.d, x.row));
+  if (!all_agree(!tile::elect() ||
+                 (few ? load_few_ahead(l, weights, chains, FEW_PAGES) : load_ahead(l, weights, chains)))) {
     return false;
   }
   wait_inputs(l, in);
-  if (!all_agree(!tile::elect() || load_head_units(l, weights, lines, weight.rows, chains))) {
+  if (!all_agree(!tile::elect() || load_head_units(l, weights, lines, weight.rows, chains, few))) {
     return false;
   }
-  pass_stages(l, chains * units);
+  pass_stages(l, units * (few ? few_stages(chains, FEW_PAGES) : chains));
   return true;
 }
 

@@ -1,5 +1,5 @@
 // instructions/tile/group.cuh: a warp's chain of a weight, with steps that do not count; chains of 64 rows by 128
-// lines, and by the first 64 of them; lines and pairs of rows of their sums.
+// lines, by the first 64 of them, and by the 32 after the first 32; lines and pairs of rows of their sums.
 #include "instructions/tile/group.cuh"
 
 #include "instructions/tile/copy.cuh"
@@ -40,9 +40,9 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_load(const mk_ti
   test::finish(params, true);
 }
 
-// out [128 lines][64 rows] = W times the first `lines_used` lines, zeros after them. in: `count` chains of W as above,
-// then the lines [128][128 count]; of the last chain the steps from `first` on do not count.
-template <uint32_t lines_used>
+// out [128 lines][64 rows] = W times `lines_used` lines from `first_line` on, zeros elsewhere. in: `count` chains of W
+// as above, then the lines [128][128 count]; of the last chain the steps from `first` on do not count.
+template <uint32_t lines_used, uint32_t first_line = 0>
 __device__ inline void multiply_chains(const mk_tile_params &params) {
   __shared__ __align__(1024) uint8_t room[4 * CHAIN_WORDS * 16 + 2 * PANEL_BYTES];
   const uint4 *weight = reinterpret_cast<const uint4 *>(params.in);
@@ -67,16 +67,22 @@ __device__ inline void multiply_chains(const mk_tile_params &params) {
       tile::clear_steps(own, params.first, MK_GROUP_STEPS);
     }
     tile::load(weights, own);
-    const uint32_t address = tile::shared_address(panels);
+    const uint32_t address = tile::shared_address(panels) + first_line * 128;
     tile::begin_chain(chain, weights, tile::panel_of(address, 16), tile::panel_of(address + PANEL_BYTES, 16));
     tile::finish_chain(chain, weights);
     tile::add(sums, chain);
   }
   const uint32_t row = threadIdx.x / 32 * 16 + tile::row_in_tile();
-  tile::each_line(sums, 128, [&](uint32_t line, float &upper, float &lower) {
+  auto put = [&](uint32_t line, float &upper, float &lower) {
     out[line * 64 + row] = upper;
     out[line * 64 + row + 8] = lower;
-  });
+  };
+  if (first_line != 0) {
+    tile::group_sums none;
+    tile::zero(none);
+    tile::each_line(none, {0, 128}, put);
+  }
+  tile::each_line(sums, {first_line, first_line != 0 ? first_line + lines_used : 128}, put);
   test::finish(params, true);
 }
 
@@ -85,6 +91,9 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_chains(const mk_
 }
 extern "C" __global__ void __launch_bounds__(128) mk_tile_group_half_chains(const mk_tile_params params) {
   multiply_chains<MK_GROUP_LINES / 2>(params);
+}
+extern "C" __global__ void __launch_bounds__(128) mk_tile_group_quarter_chains(const mk_tile_params params) {
+  multiply_chains<MK_GROUP_LINES / 4, MK_GROUP_LINES / 4>(params);
 }
 
 // in [count][128 lines][64 rows] fp32. out [count][128][64] bf16: each becomes a sum, is changed in place (its sign),
@@ -95,15 +104,15 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_pairs(const mk_t
     const float *in = reinterpret_cast<const float *>(params.in) + i * MK_GROUP_LINES * 64;
     uint32_t *out = reinterpret_cast<uint32_t *>(params.out) + i * MK_GROUP_LINES * 32;
     tile::group_sums sums;
-    tile::each_line(sums, 128, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(sums, {0, 128}, [&](uint32_t line, float &upper, float &lower) {
       upper = in[line * 64 + row];
       lower = in[line * 64 + row + 8];
     });
-    tile::each_line(sums, params.first, [&](uint32_t, float &upper, float &lower) {
+    tile::each_line(sums, {0, params.first}, [&](uint32_t, float &upper, float &lower) {
       upper = -upper;
       lower = -lower;
     });
-    tile::each_pair_of_rows(sums, params.first, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+    tile::each_pair_of_rows(sums, {0, params.first}, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
       out[line * 32 + (warp * 16 + rows) / 2] = upper;
       out[line * 32 + (warp * 16 + rows) / 2 + 4] = lower;
     });
