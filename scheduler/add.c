@@ -53,13 +53,20 @@ mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_pl
   return mk_add_counters(lowering, name, &plan->ready);
 }
 
+/* Parts of K begin with a chain, which is a strip of quantised weights. */
+static uint32_t first_step_of_part(uint32_t steps, uint32_t part, uint32_t parts) {
+  const uint32_t chain = MK_CHAIN_COLS / MK_TILE, chains = mk_divide_up(steps, chain);
+  const uint32_t first = (uint32_t)((uint64_t)chains * part / parts) * chain;
+  return first < steps ? first : steps;
+}
+
 mk_status mk_emit_part(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm, uint32_t part,
                        mk_share rows, uint32_t lines) {
   uint16_t index, x = lowering->values[node->input].buffer;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   uint32_t steps = mk_buffer_grid_cols(weight);
-  uint32_t first = (uint32_t)((uint64_t)steps * part / plan->parts);
-  uint32_t end = (uint32_t)((uint64_t)steps * (part + 1) / plan->parts);
+  const uint32_t first = first_step_of_part(steps, part, plan->parts);
+  const uint32_t end = first_step_of_part(steps, part + 1, plan->parts);
   uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
   mk_instruction in = MK_START(LINEAR_PART, node->layer);
   in.operands[MK_SLOT_LINEAR_PART_x] = mk_columns(x, lines, first * x_tiles, (end - first) * x_tiles);
