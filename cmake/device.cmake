@@ -7,8 +7,9 @@ file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
 set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_recording
     wide wide_recording wide_slots wide_slots_recording rows_sampling rows_sampling_recording
     families families_recording families_sampling families_sampling_recording rows_families rows_families_recording
-    rows_families_sampling rows_families_sampling_recording ranks ranks_families rows_ranks rows_ranks_families
-    mla fill bandwidth pack rank)
+    rows_families_sampling rows_families_sampling_recording
+    quantised quantised_recording rows_quantised rows_quantised_recording
+    ranks ranks_families rows_ranks rows_ranks_families mla fill bandwidth pack rank)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)
 set(MK_IMAGE_EXTERNS)

@@ -234,9 +234,6 @@ static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, c
                                   .deadline_ms = options->gpu_deadline_ms,
                                   .memory = options->memory,
                                   .user = options->progress_user};
-  for (size_t i = 0; i < engine->graph->weight_count; i++) {
-    MK_TRY(mk_weights_check_gpu(&engine->graph->weights[i]));
-  }
   MK_TRY(mk_gpu_new(main->program, &machine, &main->gpu));
   name_gpus(where, name, sizeof name);
   snprintf(engine->device, sizeof engine->device, "%s (%s)", name, mk_gpu_name(main->gpu));
@@ -297,6 +294,16 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
+/* Whether a GPU takes wide programs of these options: not yet of quantised weights (vm/gpu/refuse.c). */
+static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
+  for (size_t i = 0; i < graph->weight_count; i++) {
+    if (graph->weights[i].form.codes != MK_CODES_NONE) {
+      return false;
+    }
+  }
+  return mk_is_wide(graph, wide);
+}
+
 /* Of the machine for long prompts: as many as there may be, where a GPU takes such programs of this shape. */
 static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *options,
                             const mk_compile_options *compile) {
@@ -305,7 +312,7 @@ static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *op
   wide.slots = 1;
   wide.sampling = false;
   return options->prompt_rows != 0          ? options->prompt_rows
-         : mk_is_wide(engine->graph, &wide) ? (uint32_t)MK_MOST_ROWS
+         : takes_wide(engine->graph, &wide) ? (uint32_t)MK_MOST_ROWS
                                             : 0;
 }
 
@@ -344,7 +351,7 @@ static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *
   const bool gpu = where->on_gpus, shared = gpu && where->ranks > 1;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
   const mk_compile_options wide = {.rows = options->rows, .slots = options->slots};
-  const bool many = gpu && !shared && !samples && mk_is_wide(engine->graph, &wide);
+  const bool many = gpu && !shared && !samples && takes_wide(engine->graph, &wide);
   const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
   return gpu && (!whole || (shared && where->ranks > engine->config.kv_heads)) ? 1 : rows;
 }

@@ -1,12 +1,15 @@
 /* See synth_weights.h. */
 #include "engine/synth_weights.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/vectors.h"
+#include "engine/weights.h"
+#include "instructions/reference.h"
 #include "models/synth.h"
 #include "vm/gpu/extra.h"
-#include "vm/program/program.h"
+#include "vm/program/strips.h"
 
 static mk_status find_source(const mk_config *config, const mk_weight_source *source, uint64_t seed,
                              mk_gpu_fill_source *out) {
@@ -42,6 +45,70 @@ static mk_status describe(const mk_graph *graph, const mk_weight *weight, uint64
   return MK_OK;
 }
 
+/* A tensor has eight scales, from 0.75 to 1.19 times the one with which its codes vary as much as the
+ * bf16 tensor's elements do. This is how one of them is stored. */
+static uint32_t scale_bits(const mk_form *form, float element_scale, uint32_t number) {
+  static const double deviations[] = {
+      [MK_CODES_E4M3] = 107.24, [MK_CODES_INT8] = 73.90, [MK_CODES_INT4] = 4.637}; /* of codes that are all as likely */
+  const double scale = element_scale * 32768 / sqrt(3) / deviations[form->codes];
+  const float value = (float)(scale * (12 + number) / 16);
+  return form->scale == MK_TENSOR_F32    ? mk_float_param(value)
+         : form->scale == MK_TENSOR_BF16 ? mk_float_to_bf16(value)
+                                         : mk_float_to_half(value);
+}
+
+/* Of a row's columns [first, first + scale_cols), whose scales and zeros are number `place` of the strip. The scale is
+ * one of eight, the zero 7 or 8, as their hash says. Gives the zero. */
+static uint32_t put_scale(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_source *source, uint64_t index,
+                          uint32_t place, uint8_t *strip) {
+  const uint64_t z = mk_synth_mix(~source->key + index * UINT64_C(0x9E3779B97F4A7C15));
+  const uint32_t bits = scale_bits(form, source->scale, (uint32_t)(z >> 61)), bytes = mk_scale_bytes(b->scale);
+  const uint32_t zero = b->zeros != 0 ? (uint32_t)MK_PLAIN_ZERO - (uint32_t)(z & 1) : (uint32_t)MK_PLAIN_ZERO;
+  uint8_t *scales = strip + mk_strip_codes(b);
+  memcpy(scales + (size_t)place * bytes, &bits, bytes); /* little-endian, as strips are */
+  if (b->zeros != 0) {
+    scales[mk_strip_scales(b) + place] = (uint8_t)zero;
+  }
+  return zero;
+}
+
+/* A row of strips. The code of an element is the highest bits of its hash, e4m3 without what is no number; that of
+ * padding is 0's. */
+static void fill_row(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_source *source, uint32_t source_row,
+                     uint32_t row, uint8_t *strips) {
+  const bool four = b->dtype == MK_DTYPE_I4;
+  const uint32_t count = (b->cols + MK_STRIP_COLS - 1) / MK_STRIP_COLS, ranges = mk_strip_ranges(b);
+  uint32_t zero = 0, shift;
+  for (uint32_t col = 0; col < count * MK_STRIP_COLS; col++) {
+    uint8_t *strip = strips + (size_t)(col / MK_STRIP_COLS) * mk_strip_bytes(b);
+    if (col % b->scale_cols == 0) {
+      const uint32_t range = col / b->scale_cols;
+      zero = put_scale(b, form, source, (uint64_t)source_row * count * ranges + range,
+                       range % ranges * MK_TILE + mk_strip_row(row), strip);
+    }
+    const uint64_t z =
+        mk_synth_mix(source->key + ((uint64_t)source_row * b->cols + col) * UINT64_C(0x9E3779B97F4A7C15));
+    uint32_t code = (uint32_t)(z >> (four ? 60 : 56));
+    code -= b->dtype == MK_DTYPE_E4M3 && (code & 0x7fu) == 0x7fu;
+    code = col < b->cols ? code : four ? zero : 0;
+    strip[mk_strip_offset(b->dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift)] |= (uint8_t)(code << shift);
+  }
+}
+
+/* Quantised matrices, packed, into zeros. Rows of padding stay zero, which their scales are then, too. */
+static void fill_strips(const mk_graph *graph, const mk_weight *weight, const mk_gpu_fill_source *sources,
+                        uint8_t *memory) {
+  const mk_buffer b = mk_matrix_buffer(weight);
+  const uint64_t row_tile = mk_tiles_bytes(&b, 1, 0, mk_buffer_grid_cols(&b));
+  for (uint32_t row = 0; row < weight->rows; row++) {
+    uint32_t source, source_row;
+    if (mk_weight_row(weight, graph->config.head_dim, row, &source, &source_row)) {
+      fill_row(&b, &weight->form, &sources[source], weight->sources[source].first + source_row, row,
+               memory + row / MK_TILE * row_tile);
+    }
+  }
+}
+
 typedef struct vector_reader {
   const mk_graph *graph;
   const mk_weight *weight;
@@ -63,6 +130,10 @@ mk_status mk_synth_weights_fill(const mk_graph *graph, const mk_weight *weight, 
   }
   mk_gpu_fill fill;
   MK_TRY(describe(graph, weight, seed, &fill));
+  if (weight->form.codes != MK_CODES_NONE) {
+    fill_strips(graph, weight, fill.sources, memory);
+    return MK_OK;
+  }
   uint16_t *to = memory;
   uint32_t grid_cols = (weight->cols + MK_TILE - 1) / MK_TILE;
   for (uint32_t row = 0; row < weight->rows; row++) {
@@ -90,6 +161,17 @@ mk_status mk_synth_weights_fill_gpu(const mk_graph *graph, const mk_weight *weig
       status = mk_gpu_write(gpu, buffer, 0, vector, mk_vector_bytes(weight));
     }
     mk_free(vector);
+    return status;
+  }
+  if (weight->form.codes != MK_CODES_NONE) { /* by the host, some ten seconds a billion weights */
+    const mk_buffer b = mk_matrix_buffer(weight);
+    void *strips;
+    MK_TRY(mk_alloc(mk_buffer_bytes(&b), 1, &strips));
+    mk_status status = mk_synth_weights_fill(graph, weight, seed, strips);
+    if (status == MK_OK) {
+      status = mk_gpu_write(gpu, buffer, 0, strips, mk_buffer_bytes(&b));
+    }
+    mk_free(strips);
     return status;
   }
   mk_gpu_fill fill;

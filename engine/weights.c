@@ -91,11 +91,21 @@ static mk_status load_tiles(const row_reader *reader, uint16_t *memory, mk_weigh
   return MK_OK;
 }
 
+mk_buffer mk_matrix_buffer(const mk_weight *weight) {
+  mk_buffer buffer = {.kind = MK_KIND_WEIGHT,
+                      .store = MK_STORE_TILES,
+                      .rows = weight->rows,
+                      .cols = weight->cols,
+                      .tile_rows = MK_TILE,
+                      .tile_cols = MK_TILE};
+  mk_set_form(&weight->form, &buffer);
+  return buffer;
+}
+
 /* The same of a weight that is packed as codes. */
 static mk_status load_strips(const row_reader *reader, uint8_t *memory, mk_weights_tick tick, void *user) {
   const mk_weight *weight = reader->weight;
-  mk_buffer buffer = {.rows = weight->rows, .cols = weight->cols, .tile_rows = MK_TILE, .tile_cols = MK_TILE};
-  mk_set_form(&weight->form, &buffer);
+  const mk_buffer buffer = mk_matrix_buffer(weight);
   const uint64_t bytes = mk_tiles_bytes(&buffer, 1, 0, mk_buffer_grid_cols(&buffer));
   for (uint32_t first = 0; first < weight->rows; first += MK_TILE, memory += bytes) {
     for (uint32_t i = 0; i < MK_TILE; i++) {
@@ -167,23 +177,36 @@ mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph
   return mk_weights_pack(checkpoint, graph, weight, memory, NULL, NULL);
 }
 
-/* A vector that the host has joined, as much at a time as there is room for. */
-static mk_status upload_joined(const row_reader *reader, mk_gpu_upload *upload, size_t buffer) {
+static bool has_quantised_source(const mk_weight *weight) {
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    if (weight->sources[s].quantised) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A weight that the host packs, as much at a time as there is room for: a vector that it has joined, and what is
+ * quantised. */
+static mk_status upload_packed(const row_reader *reader, mk_gpu_upload *upload, size_t buffer, mk_weights_tick tick,
+                               void *user) {
   const mk_weight *weight = reader->weight;
-  const size_t bytes = mk_vector_bytes(weight), room = mk_gpu_upload_room(upload);
-  uint8_t *vector;
-  MK_TRY(mk_alloc(bytes, 1, &vector));
-  mk_status status = mk_weights_load(reader->checkpoint, reader->graph, weight, vector);
+  const mk_buffer matrix = mk_matrix_buffer(weight);
+  const size_t bytes = mk_pack_is_vector(weight->pack) ? mk_vector_bytes(weight) : mk_buffer_bytes(&matrix),
+               room = mk_gpu_upload_room(upload);
+  uint8_t *packed;
+  MK_TRY(mk_alloc(bytes, 1, &packed));
+  mk_status status = mk_weights_pack(reader->checkpoint, reader->graph, weight, packed, tick, user);
   for (size_t at = 0, count; status == MK_OK && at < bytes; at += count) {
     void *memory;
     count = bytes - at < room ? bytes - at : room;
     status = mk_gpu_upload_begin(upload, &memory);
     if (status == MK_OK) {
-      memcpy(memory, vector + at, count);
+      memcpy(memory, packed + at, count);
       status = mk_gpu_upload_bytes(upload, buffer, at, count);
     }
   }
-  mk_free(vector);
+  mk_free(packed);
   return status;
 }
 
@@ -216,16 +239,6 @@ static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor 
   return MK_OK;
 }
 
-mk_status mk_weights_check_gpu(const mk_weight *weight) {
-  bool quantised = false;
-  for (uint32_t s = 0; s < weight->source_count; s++) {
-    quantised = quantised || weight->sources[s].quantised;
-  }
-  return quantised ? mk_error(MK_ERR_FILE, "weight %s: a quantised weight is not yet on a GPU: use --device cpu",
-                              weight->name)
-                   : MK_OK;
-}
-
 mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
                             mk_gpu_upload *upload, size_t buffer, mk_weights_tick tick, void *user) {
   static const mk_gpu_fill_order orders[] = {[MK_PACK_ROWS] = MK_GPU_FILL_ROWS,
@@ -233,9 +246,9 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
                                              [MK_PACK_GLU] = MK_GPU_FILL_GLU,
                                              [MK_PACK_VECTOR] = MK_GPU_FILL_VECTOR};
   const mk_tensor *tensors[MK_MAX_SOURCES];
-  if (mk_vector_is_joined(weight)) {
+  if (mk_vector_is_joined(weight) || has_quantised_source(weight)) {
     const row_reader reader = {.checkpoint = checkpoint, .graph = graph, .weight = weight};
-    return upload_joined(&reader, upload, buffer);
+    return upload_packed(&reader, upload, buffer, tick, user);
   }
   MK_TRY(find_sources(checkpoint, weight, tensors));
   mk_gpu_pack pack = {.order = orders[weight->pack],
@@ -248,9 +261,6 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
   for (pack.source = 0; pack.source < weight->source_count; pack.source++) {
     const mk_weight_source *source = &weight->sources[pack.source];
     uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : source->rows;
-    if (tensors[pack.source] == NULL) { /* mk_weights_check_gpu has refused it */
-      return mk_error(MK_ERR_USAGE, "weight %s: source %u is quantised", weight->name, pack.source);
-    }
     MK_TRY(upload_source(checkpoint, tensors[pack.source], source->first, rows, upload, buffer, &pack, tick, user));
   }
   return MK_OK;

@@ -18,11 +18,11 @@ mk_status mk_weights_pack(const mk_checkpoint *checkpoint, const mk_graph *graph
 mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
                           void *memory);
 
-/* Whether the GPU can pack it: MK_ERR_FILE, by name, for what its packing does not know yet. */
-mk_status mk_weights_check_gpu(const mk_weight *weight);
+/* The buffer that a matrix becomes: its shape and form. */
+mk_buffer mk_matrix_buffer(const mk_weight *weight);
 
-/* The same bits packed by the GPU, into buffer `buffer` of the upload's machine, zero where padding lies. They are in
- * place after mk_gpu_upload_end. */
+/* The same bits packed by the GPU, but quantised ones by the host, into buffer `buffer` of the upload's machine, zero
+ * where padding lies. They are in place after mk_gpu_upload_end. */
 mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
                             mk_gpu_upload *upload, size_t buffer, mk_weights_tick tick, void *user);
 

@@ -195,6 +195,19 @@ mk_status mk_synth_shape(const char *name, mk_config *out) {
   return mk_error(MK_ERR_USAGE, "shape \"%s\" is unknown; choose one of %s", name, names);
 }
 
+void mk_synth_quantise(mk_config *config, mk_codes codes, uint32_t group, mk_tensor_dtype scale, bool zeros) {
+  config->quant = (mk_quant){0};
+  if (codes == MK_CODES_NONE) {
+    return;
+  }
+  config->quant.layout = (uint8_t)(codes == MK_CODES_INT4 ? MK_QUANT_PACKED : MK_QUANT_PLAIN);
+  config->quant.codes = (uint8_t)codes;
+  config->quant.scale = (uint8_t)scale;
+  config->quant.zeros = zeros;
+  config->quant.group = group;
+  memset(config->quant.modules, 0xff, sizeof config->quant.modules);
+}
+
 uint64_t mk_synth_tensor_count(const mk_config *config) { return mk_family_tensor_count(config); }
 
 void mk_synth_tensor_at(const mk_config *config, uint64_t index, mk_synth_tensor *out) {

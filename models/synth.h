@@ -38,6 +38,11 @@ const char *mk_synth_shape_name(size_t index);
 enum { MK_SYNTH_NAMES = 512 };
 void mk_synth_shape_names(char out[MK_SYNTH_NAMES]);
 
+/* The same with quantised matrices in all layers: `codes` (none: as it is), groups of so many columns (0: of a row),
+ * scales of this type, zeros or not. What is in a matrix's place then is said in engine/synth_weights.c; there are no
+ * files of such a checkpoint. */
+void mk_synth_quantise(mk_config *config, mk_codes codes, uint32_t group, mk_tensor_dtype scale, bool zeros);
+
 /* The tensors of a checkpoint of that configuration, in the order in which the file has them: index < count. */
 uint64_t mk_synth_tensor_count(const mk_config *config);
 void mk_synth_tensor_at(const mk_config *config, uint64_t index, mk_synth_tensor *out);

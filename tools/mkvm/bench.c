@@ -40,7 +40,8 @@ enum {
   KEY_SWEEP,
   KEY_MEASURE,
   KEY_COSTS,
-  KEY_SAMPLING
+  KEY_SAMPLING,
+  KEY_WEIGHTS
 };
 enum {
   MAX_VALUES = 32,
@@ -59,6 +60,7 @@ typedef struct list {
 
 typedef struct options {
   const char *model, *like, *device, *cache;
+  mk_codes weights;
   list prompts, generated, depths;
   uint32_t repetitions, sms, ranks, rows;
   mk_dtype kv;
@@ -80,6 +82,8 @@ static const struct argp_option option_table[] = {
      "Hash weights of a known shape, made in memory: no disk, no download; or, with a / in it, of the config.json in "
      "that directory",
      1},
+    {"weights", KEY_WEIGHTS, "FORM", 0,
+     "What hash weights of the layers are: bf16, fp8, int8 (a scale a row), or int4 (groups of 128) (bf16)", 1},
     {"seed", 's', "SEED", 0, "Seed of the hash weights, and of a load's arrivals and prompts (0)", 1},
     {NULL, 0, NULL, 0, "Tests (N may be a list such as 64,1000,4000; flags may be repeated):", 2},
     {"n-prompt", 'p', "N", 0, "Prompt of N tokens: test ppN (512; 0: none)", 2},
@@ -234,6 +238,9 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->seeded && o->like == NULL && !o->load.load) {
     argp_error(state, "--seed needs --like SHAPE: a model directory has its weights");
   }
+  if (o->weights != MK_CODES_NONE && o->like == NULL) {
+    argp_error(state, "--weights needs --like SHAPE: a model directory says what its weights are");
+  }
   if (o->threads != 0 && mk_is_cuda(o->device)) {
     argp_error(state, "--device %s does not go with --threads, which are the cpu's", o->device);
   }
@@ -253,6 +260,19 @@ static void check_options(options *o, struct argp_state *state) {
   set_default(&o->generated, o->sampling ? (o->rows > 1 ? SAMPLED_STEPS : SAMPLED_GENERATED) : DEFAULT_GENERATED);
   set_default(&o->prompts, o->sampling ? 0 : DEFAULT_PROMPT);
   set_default(&o->depths, o->sampling ? MK_BENCH_SAMPLING_PROMPT : 0);
+}
+
+static const char *const weights_forms[] = {
+    [MK_CODES_NONE] = "bf16", [MK_CODES_E4M3] = "fp8", [MK_CODES_INT8] = "int8", [MK_CODES_INT4] = "int4"};
+
+static mk_codes weights_form(const char *text, struct argp_state *state) {
+  for (int i = MK_CODES_NONE; i <= MK_CODES_INT4; i++) {
+    if (strcmp(text, weights_forms[i]) == 0) {
+      return (mk_codes)i;
+    }
+  }
+  argp_error(state, "--weights %s: it is one of bf16, fp8, int8 and int4", text);
+  return MK_CODES_NONE;
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -314,6 +334,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_KV:
       o->kv = mk_kv(state, text);
+      return 0;
+    case KEY_WEIGHTS:
+      o->weights = weights_form(text, state);
       return 0;
     case KEY_CACHE:
       o->cache = text;
@@ -401,7 +424,7 @@ static mk_status describe(const options *o, mk_engine *engine, char *weights, si
                           mk_bench_about *about) {
   const mk_config *config = mk_engine_config(engine);
   if (o->like != NULL) {
-    snprintf(weights, weights_size, "hash of seed %" PRIu64, o->seed);
+    snprintf(weights, weights_size, "hash of seed %" PRIu64 ", %s", o->seed, weights_forms[o->weights]);
   } else {
     snprintf(weights, weights_size, "of the directory");
   }
@@ -530,7 +553,11 @@ static mk_status check_device(const options *o, bool cuda) {
 
 static mk_status find_shape(const options *o, mk_config *config) {
   bool named = o->like != NULL && strchr(o->like, '/') == NULL;
-  return named ? mk_synth_shape(o->like, config) : mk_config_load(o->like != NULL ? o->like : o->model, config);
+  MK_TRY(named ? mk_synth_shape(o->like, config) : mk_config_load(o->like != NULL ? o->like : o->model, config));
+  if (o->weights != MK_CODES_NONE) {
+    mk_synth_quantise(config, o->weights, o->weights == MK_CODES_INT4 ? 128 : 0, MK_TENSOR_BF16, false);
+  }
+  return MK_OK;
 }
 
 static mk_status run_load(const options *o, const mk_config *config, mk_engine_options *open) {

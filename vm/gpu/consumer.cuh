@@ -10,11 +10,16 @@
 // Eight K steps are one chain of the canon (docs/NUMERICS.md). Its 16 sums go to a result slot, page by page, with
 // those of the three other pages of the round, and the storer adds chains in the order of K. While x is waited for,
 // each warp takes its first page into registers, so that the ring holds four pages more.
+//
+// In kernels for quantised weights (strips.cuh) pages have more columns than sixteen warps' chains may be dealt to
+// evenly, so all warps take all pages in turn, and give back each of them: chain i of a row tile is always that of warp
+// i modulo 16, and no warp needs what another one has staged.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/fragment.cuh"
+#include "vm/gpu/strips.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
@@ -146,8 +151,11 @@ static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at on
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
 static_assert(WARP_STEPS * 16 == 4 * 32, "a warp stages a page with one unit per lane");
 
-// The number of the first page that is this warp's, in the row tile whose pages come next.
-__device__ inline uint32_t first_page(const consumer &c) { return (group_of(c) - c.pages.slot()) % GROUPS; }
+// The number of the first page that is this warp's, in the row tile whose pages come next; of quantised weights, of the
+// first 512 columns.
+__device__ inline uint32_t first_page(const consumer &c) {
+  return MK_GPU_QUANTISED ? group_of(c) : (group_of(c) - c.pages.slot()) % GROUPS;
+}
 
 struct staged_unit {
   uint32_t page;
@@ -318,13 +326,16 @@ __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weight
 
 // Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. If x is normed, each value is
 // multiplied by its gain and its square summed. A short x is fetched at once; meanwhile `weights` gets this warp's
-// first page, if it is there: then the result is true.
+// first page, if it is there: then the result is true. (Strips stay in their pages.)
 __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &in, bool normed, uint32_t steps,
                                         uint32_t pages, page_weights &weights) {
   const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &from = c.d.buffer(operand);
   uint32_t first = operand.col * from.tile_cols, x_pages = page_count(steps);
-  bool early = load_early(c, pages, weights);
+  bool early = false;
+  if constexpr (!MK_GPU_QUANTISED) {
+    early = load_early(c, pages, weights);
+  }
 #pragma unroll 1
   for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < x_pages; first_unit += BATCH_UNITS) {
     uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
@@ -395,6 +406,97 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
   }
 }
 
+// How a warp comes by its strips of an instruction's weight: one of each round of sixteen chains of each row tile.
+// Every warp waits for every page, and gives it back when it goes on to another one: a page is empty after sixteen
+// arrivals.
+struct strip_walk {
+  strip_pages pages;
+  strip_pages::place at;                     // of the warp's strip in the round at hand, also where it has none there
+  strip_pages::stride next_round, next_row;  // from one to the next; from a row tile's last round on
+  uint32_t passed = 0;                       // pages that the warp has given back
+
+  __device__ strip_walk(const consumer &c, const mk_gpu_buffer &b, const mk_operand &weight)
+      : pages(strip_pages_of(b, weight)), at(pages.place_of(0, c.warp)) {
+    next_round = pages.stride_of(MK_GPU_CONSUMER_WARPS);
+    next_row = pages.stride_of((pages.strips - 1) % MK_GPU_CONSUMER_WARPS + 1);
+  }
+
+  __device__ void wait(consumer &c) const {
+    wait_phase(c.d, PAGE_FULL + c.pages.slot(), c.pages.phase(), MK_ACTIVITY_PAGE_FULL, c.pages.slot());
+  }
+  __device__ void give_back(consumer &c) {
+    release_page(c, c.pages.slot(), 1);
+    c.pages.next();
+    passed++;
+  }
+  // Gives back all pages before this one.
+  __device__ void pass(consumer &c, uint32_t page) {
+#pragma unroll 1
+    while (passed < page) {
+      wait(c);
+      give_back(c);
+    }
+  }
+
+  // sums += the strip of the round at hand times the warp's slices of x.
+  template <typename form>
+  __device__ void multiply_strip(consumer &c, const mk_gpu_buffer &b, uint32_t strip, uint32_t left,
+                                 tile::sum_tile &sums) const {
+    const uint32_t *slices = slice_words(c, strip / GROUP_WARPS);
+    uint4 x = make_uint4(0, 0, 0, 0);
+    wait(c);
+    if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
+      form::each(b, c.d.page(c.pages.slot()) + at.within * b.strip_bytes, c.lane, left,
+                 [&](uint32_t i, const tile::weight_tile &weights) {
+                   if (i % 2 == 0 && c.lane < 4) {
+                     x = tile::view<uint4>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
+                   }
+                   tile::multiply_add(sums, weights,
+                                      i % 2 == 0 ? tile::vector_tile{{x.x, x.y}} : tile::vector_tile{{x.z, x.w}});
+                 });
+    }
+  }
+
+  // Computes the sums of every row tile; of a weight without rows one empty sum, as multiply_pages does.
+  template <typename form>
+  __device__ void multiply(consumer &c, const mk_gpu_buffer &b, const mk_operand &weight, bool normed) {
+    const uint32_t rows = weight.rows, steps = weight.cols;
+#pragma unroll 1
+    for (uint32_t row = 0; row == 0 || row < rows; row++) {
+      uint32_t round = 0;  // its first chain
+#pragma unroll 1
+      do {
+        const uint32_t strip = round + c.warp;
+        tile::sum_tile sums;
+        tile::zero(sums);
+        float squares = 0.0f;
+        pass(c, min(at.page, pages.pages));
+        bool has = strip < pages.strips && rows != 0;
+        if (has) {
+          multiply_strip<form>(c, b, strip, steps - strip * MK_STRIP_STEPS, sums);
+          if (normed) {  // while the products are on their way
+            squares = chain_squares(own_input(c, strip / GROUP_WARPS));
+          }
+        }
+        round += MK_GPU_CONSUMER_WARPS;
+        if (round < pages.strips) {
+          pages.advance(at, next_round);
+        } else if (pages.row_pages == 0) {
+          pages.advance(at, next_row);
+        } else {
+          at = pages.place_of(row + 1, c.warp);
+        }
+        if (has && at.page != passed) {  // not there any more
+          give_back(c);
+        }
+        put_result(c, sums.value[0], sums.value[2], squares, c.warp);
+      } while (round < pages.strips && rows != 0);
+      normed = false;  // the storer has the squares with the first row tile
+    }
+    pass(c, pages.pages);
+  }
+};
+
 // One body for all linear opcodes, so that it stays in the instruction cache from stage to stage.
 __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction_word &in, bool normed) {
   const mk_operand &from = in.parts[LINEAR_X], &weight = in.parts[LINEAR_WEIGHT];
@@ -402,7 +504,15 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
   uint32_t pages = weight.rows == 0 ? 0 : page_count(steps);
   page_weights weights;
   bool early = stage_activation(c, in, normed, steps, pages, weights);
-  multiply_pages(c, weight, pages, normed, weights, early);
+  if constexpr (MK_GPU_QUANTISED) {
+    tile::forget(c.lane);  // registers are short
+    tile::forget(c.warp);
+    const mk_gpu_buffer &b = c.d.buffer(weight);
+    strip_walk walk(c, b, weight);
+    with_form(b, [&](auto form) { walk.multiply<decltype(form)>(c, b, weight, normed); });
+  } else {
+    multiply_pages(c, weight, pages, normed, weights, early);
+  }
 }
 
 }  // namespace mk

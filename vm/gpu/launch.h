@@ -75,6 +75,12 @@ enum {
 /* With 2 to 16 rows, a word of a value that is not there yet is four of these bytes (vm/gpu/rows.cuh). */
 #define MK_GPU_EMPTY_BYTE 0xff
 
+/* What a strip of quantised weights has beside its codes: of how many ranges of columns it has scales, of which type
+ * (mk_scale), and whether it has zeros. */
+typedef struct mk_gpu_strip_scales {
+  uint8_t ranges, type, zeros, unused;
+} mk_gpu_strip_scales;
+
 /* A buffer as the kernel sees it (vm/program/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
   uint64_t address;
@@ -90,10 +96,12 @@ typedef struct mk_gpu_buffer {
   union {
     uint32_t block_tokens; /* BLOCKS */
     uint32_t combined_low; /* of ATTENTION's parts, several rows: the address of COMBINE's result, lower half */
+    uint32_t strip_bytes;  /* TILES: of 128 columns of a row tile (vm/program/strips.h; bf16: eight steps) */
   };
   union {
-    uint32_t span_tokens;   /* BLOCKS */
-    uint32_t combined_high; /* the upper half of that address */
+    uint32_t span_tokens;      /* BLOCKS */
+    uint32_t combined_high;    /* the upper half of that address */
+    mk_gpu_strip_scales scale; /* TILES, of quantised weights */
   };
 } mk_gpu_buffer;
 

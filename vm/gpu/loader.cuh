@@ -8,6 +8,7 @@
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/opcodes.cuh"
+#include "vm/gpu/strips.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
@@ -131,6 +132,23 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
   }
 }
 
+// Loads a weight in pages of whole strips (strips.cuh).
+__device__ inline void load_strips(loader &l, const mk_operand &weight, const mk_gpu_buffer &b) {
+  strip_pages pages = strip_pages_of(b, weight);
+  bool one_run = pages.row_pages == 0;
+  uint32_t page_bytes = pages.most * b.strip_bytes,
+           runs = one_run ? min(weight.rows, static_cast<uint16_t>(1)) : weight.rows;
+  uint32_t run_bytes = strip_run_bytes(b, weight) * (one_run ? weight.rows : 1);
+  const uint8_t *from = first_strip(b, weight);
+  for (uint32_t run = 0; run < runs; run++, from += strip_pitch(b)) {
+    for (uint32_t at = 0; at < run_bytes; at += page_bytes) {
+      if (!load_page(l, from + at, min(run_bytes - at, page_bytes), false)) {
+        return;
+      }
+    }
+  }
+}
+
 // Loads the row tiles of a weight, each a run of memory. Called by one lane. (One loop for weights and blocks is less
 // code, and 2 % slower.)
 __device__ inline void load_instruction(loader &l, const mk_instruction_word &in) {
@@ -142,6 +160,10 @@ __device__ inline void load_instruction(loader &l, const mk_instruction_word &in
   const mk_gpu_buffer &b = l.d.buffer(operand);
   if (in.opcode == MK_OP_ATTENTION) {
     load_blocks(l, in, b);
+    return;
+  }
+  if constexpr (MK_GPU_QUANTISED) {
+    load_strips(l, operand, b);
     return;
   }
   uint32_t run_bytes = operand.cols * 512;

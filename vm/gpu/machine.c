@@ -7,6 +7,7 @@
 #include "instructions/mla.h"
 #include "vm/gpu/image.h"
 #include "vm/gpu/machine_internal.h"
+#include "vm/program/strips.h"
 
 enum { DEFAULT_DEADLINE_MS = 1500 };
 
@@ -116,6 +117,9 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
   if (gpu->rows > MK_MAX_ROWS) {
     return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
   }
+  if (mk_gpu_is_quantised(gpu->program)) {
+    return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_QUANTISED : MK_GPU_IMAGE_QUANTISED;
+  }
   return tokens[gpu->rows > 1][mk_gpu_is_of_family(gpu->program)][mk_gpu_samples(gpu->program)];
 }
 
@@ -218,6 +222,13 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
                        .span_tokens = b->span_tokens};
   if (b->store == MK_STORE_BLOCKS) {
     out.blocks = b->blocks;
+  }
+  if (b->store == MK_STORE_TILES) {
+    const bool quantised = mk_dtype_is_quantised(b->dtype);
+    out.strip_bytes =
+        quantised ? mk_strip_bytes(b) : MK_STRIP_STEPS * MK_TILE_STEP_ELEMENTS * (uint32_t)sizeof(uint16_t);
+    out.scale = quantised ? (mk_gpu_strip_scales){(uint8_t)mk_strip_ranges(b), b->scale, b->zeros, 0}
+                          : (mk_gpu_strip_scales){0};
   }
   return out;
 }

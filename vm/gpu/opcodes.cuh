@@ -18,6 +18,11 @@
 #define MK_GPU_FAMILIES false
 #endif
 
+// Whether the kernel is for weights of other forms than bf16 as well (vm/program/strips.h).
+#ifndef MK_GPU_QUANTISED
+#define MK_GPU_QUANTISED false
+#endif
+
 // For templates over roles: whether there is such a function for these roles.
 #define MK_HAS(call) \
   requires { call; }

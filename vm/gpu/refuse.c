@@ -109,6 +109,36 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
+bool mk_gpu_is_quantised(const mk_program *program) {
+  for (size_t i = 0; i < program->buffer_count; i++) {
+    if (program->buffers[i].kind == MK_KIND_WEIGHT && mk_dtype_is_quantised(program->buffers[i].dtype)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Of quantised weights, warps take whole strips of 128 columns (vm/gpu/strips.cuh). */
+static mk_status check_strips(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (info->operands[slot].store != MK_OPERAND_STORE_TILES || o->rows == 0 ||
+        !mk_dtype_is_quantised(program->buffers[o->buffer].dtype)) {
+      continue;
+    }
+    const uint32_t end = o->col + o->cols, cols = mk_buffer_grid_cols(&program->buffers[o->buffer]);
+    if (o->col % MK_STRIP_STEPS != 0 || (end % MK_STRIP_STEPS != 0 && end != cols)) {
+      return mk_error(
+          MK_ERR_FILE,
+          "instruction %u (%s) has columns %u to %u of quantised weight %s; this machine takes whole strips "
+          "of %d: use --device cpu",
+          in->uid, info->name, o->col * MK_TILE, end * MK_TILE, program->buffers[o->buffer].name, MK_STRIP_COLS);
+    }
+  }
+  return MK_OK;
+}
+
 const char *mk_gpu_find_missing(const mk_instruction *in) {
   switch (in->opcode) {
     case MK_OP_QKV:
@@ -249,10 +279,11 @@ static mk_status check_ranks(const mk_program *program) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
   const bool many = mk_program_rows(program) > MK_MAX_ROWS;
-  const char *missing = many                        ? "has more than 16 rows per step"
-                        : mk_gpu_samples(program)   ? "draws tokens"
-                        : !has_hints_alone(program) ? "has a release counter"
-                                                    : NULL;
+  const char *missing = many                           ? "has more than 16 rows per step"
+                        : mk_gpu_samples(program)      ? "draws tokens"
+                        : mk_gpu_is_quantised(program) ? "has quantised weights"
+                        : !has_hints_alone(program)    ? "has a release counter"
+                                                       : NULL;
   MK_TRY(check_homes(program));
   return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,
@@ -281,6 +312,11 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
   MK_TRY(check_ranks(program));
+  if (mk_gpu_is_quantised(program) && mk_gpu_samples(program)) {
+    return mk_error(MK_ERR_FILE,
+                    "the program has quantised weights and draws tokens, which a GPU does not do together yet: choose "
+                    "greedily (--temp 0), or use --device cpu");
+  }
   if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps || machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
@@ -295,9 +331,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                       "buffer %s: a KV cache in fp8 (%s) is not yet on a GPU: use --device cpu, or --kv bf16", b->name,
                       mk_dtype_name(b->dtype));
     }
-    if (mk_dtype_is_quantised(b->dtype)) {
-      return mk_error(MK_ERR_FILE, "weight %s: quantised weights (%s) are not yet on a GPU: use --device cpu", b->name,
-                      mk_dtype_name(b->dtype));
+    if (mk_dtype_is_quantised(b->dtype) && wide) {
+      return mk_error(MK_ERR_FILE,
+                      "weight %s: quantised weights (%s) in steps of %u rows are not yet on a GPU: it takes up to %d",
+                      b->name, mk_dtype_name(b->dtype), mk_program_rows(program), MK_MAX_ROWS);
     }
     if (b->store == MK_STORE_BLOCKS && b->head_dim > MOST_HEAD_DIM) {
       return mk_error(MK_ERR_FILE, "buffer %s: heads of %u dims are not yet on a GPU: use --device cpu", b->name,
@@ -313,6 +350,7 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_room(program, &program->instructions[i]));
+    MK_TRY(check_strips(program, &program->instructions[i]));
   }
   for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {
     MK_TRY(check_rounds(program, &program->queues[q]));

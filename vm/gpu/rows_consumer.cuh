@@ -17,9 +17,9 @@ struct rows_consumer : consumer {
   results_cursor sums;      // where this warp is in the ring of results
   instruction_cursor hand;  // in the ring of instructions
 };
-// While something is recorded, or drawn for another family than Llama, there are not enough registers: the epoch and
+// While something is recorded, drawn for another family than Llama, or quantised, registers are too few: the epoch and
 // `hand` then lie in shared memory, in words that the kernel of one row uses.
-constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS && !(MK_GPU_FAMILIES && MK_GPU_SAMPLES);
+constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS && !MK_GPU_QUANTISED && !(MK_GPU_FAMILIES && MK_GPU_SAMPLES);
 __device__ inline instruction_cursor at_hand(const rows_consumer &c) {
   return REGISTERS_SUFFICE ? c.hand : at_hand(static_cast<const consumer &>(c));
 }
@@ -284,6 +284,30 @@ __device__ inline void multiply_steps(const line_fragments &x, uint32_t first, u
   }
 }
 
+// The same of a strip, which is all that the warp has of a page of quantised weights.
+template <typename form>
+__device__ inline void multiply_strip(rows_consumer &c, const mk_gpu_buffer &b, const line_fragments &x, uint32_t left,
+                                      tile::sum_tile (&sums)[LINE_TILES]) {
+  ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
+  at.advance(group_of(c));
+  tile::zero(sums[0]);
+  tile::zero(sums[1]);
+  wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
+  tile::forget(c.lane);
+  tile::forget(c.warp);
+  if (left != 0) {  // else an older page lies here
+    form::each(b, c.d.page(at.slot()) + rank_of(c) * b.strip_bytes, c.lane, left,
+               [&](uint32_t i, const tile::weight_tile &step) {
+#pragma unroll
+                 for (uint32_t n = 0; n < LINE_TILES; n++) {
+                   tile::multiply_add(sums[n], step, x.value[i][n]);
+                 }
+               });
+  }
+  release_page(c, at.slot(), PAGE_RELEASES);
+  c.pages.advance(CHUNK_PAGES);
+}
+
 // One row tile's page of this chunk.
 __device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, uint32_t left,
                                      tile::sum_tile (&sums)[LINE_TILES]) {
@@ -333,16 +357,27 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
       x.squares[n] = tile::sum_group<4>(x.squares[n]);
     }
     uint32_t left = work.left(first_step(c, chunk));
-    tile::sum_tile sums[LINE_TILES];
+    auto each_row = [&](auto multiply) {
+      tile::sum_tile sums[LINE_TILES];
 #pragma unroll 1
-    for (uint32_t row = 0; row < work.rows; row++) {
-      multiply_page(c, x, left, sums);
-      if (row + 1 == work.rows && !last && work.loads_ahead() && is_value(in)) {
-        uint32_t next = first_step(c, chunk + CHUNK_STEPS);
-        // Steps that are not there count for nothing in this chunk, since their weights are 0.
-        load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);
+      for (uint32_t row = 0; row < work.rows; row++) {
+        multiply(sums);
+        if (row + 1 == work.rows && !last && work.loads_ahead() && is_value(in)) {
+          uint32_t next = first_step(c, chunk + CHUNK_STEPS);
+          // Steps that are not there count for nothing in this chunk, since their weights are 0.
+          load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)),
+                     x);
+        }
+        put_sums(c, sums, x.squares);
       }
-      put_sums(c, sums, x.squares);
+    };
+    if constexpr (MK_GPU_QUANTISED) {
+      const mk_gpu_buffer &b = device::slot_of(in).buffers[LINEAR_WEIGHT];
+      tile::forget(left);
+      with_form(b,
+                [&](auto form) { each_row([&](auto &sums) { multiply_strip<decltype(form)>(c, b, x, left, sums); }); });
+    } else {
+      each_row([&](auto &sums) { multiply_page(c, x, left, sums); });
     }
     if (work.rows == 0 && last) {
       // One empty result, whose words nobody uses, tells the storers that everything before it on this SM is done.

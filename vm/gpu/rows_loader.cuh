@@ -100,21 +100,26 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
 __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction_word &in,
                                                    const mk_operand &operand) {
   const mk_gpu_buffer &b = l.d.buffer(operand);
-  uint32_t run_bytes = operand.cols * 512;
-  uint64_t pitch = static_cast<uint64_t>(b.grid_cols) * 512;
-  const uint8_t *base = tile::global<const uint8_t>(b.address) + operand.row * pitch + operand.col * 512;
+  // A page has four strips, and a chunk four pages.
+  const uint32_t page_bytes = MK_GPU_QUANTISED ? GROUP_WARPS * b.strip_bytes : MK_GPU_PAGE_BYTES;
+  const uint32_t chunk_bytes = CHUNK_PAGES * page_bytes;
+  uint32_t run_bytes = MK_GPU_QUANTISED ? strip_run_bytes(b, operand) : operand.cols * 512;
+  uint64_t pitch = MK_GPU_QUANTISED ? strip_pitch(b) : static_cast<uint64_t>(b.grid_cols) * 512;
+  const uint8_t *base = MK_GPU_QUANTISED
+                            ? first_strip(b, operand)
+                            : tile::global<const uint8_t>(b.address) + operand.row * pitch + operand.col * 512;
   uint32_t rows = in.opcode == MK_OP_HEAD && rows_of(l.d).chooses == 0 ? 0 : operand.rows;
 #pragma unroll 1
-  for (uint32_t chunk = 0; chunk < run_bytes; chunk += CHUNK_BYTES) {
+  for (uint32_t chunk = 0; chunk < run_bytes; chunk += chunk_bytes) {
     const uint8_t *from = base + chunk;
     uint32_t left = run_bytes - chunk;
 #pragma unroll 1
     for (uint32_t row = 0; row < rows; row++, from += pitch) {
       if (!load_pages(
-              l, [=](uint32_t i) { return from + i * MK_GPU_PAGE_BYTES; },
+              l, [=](uint32_t i) { return from + i * page_bytes; },
               [=](uint32_t i) {
-                uint32_t before = i * MK_GPU_PAGE_BYTES;
-                return left > before ? min(left - before, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)) : 0;
+                uint32_t before = i * page_bytes;
+                return left > before ? min(left - before, page_bytes) : 0;
               })) {
         return;
       }

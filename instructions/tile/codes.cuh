@@ -1,0 +1,122 @@
+// Register tiles out of codes of eight and of four bits: what a lane holds of a step (fragment.cuh: pairs 0 to 3 of
+// neighbouring columns; pairs 0 and 2 are of row g, 1 and 3 of row g + 8) becomes bf16(scale * (code - zero)), rounded
+// once where the product is one of fp32 without rounding, else twice, first to fp32. The order of codes in a word is
+// made for this: what belongs to one register lies sixteen bits apart (vm/program/strips.h).
+#pragma once
+#include <cstdint>
+
+#include "instructions/tile/fragment.cuh"
+#include "instructions/tile/warp.cuh"
+
+namespace mk::tile {
+
+// Scales of a lane's two rows, g and g + 8.
+struct row_scales {
+  float low, high;
+};
+
+// Two e4m3 of the lower half of a word as fp16, which has all of them.
+__device__ inline uint32_t half_pair_of_e4m3(uint32_t word) {
+  uint32_t result;
+  asm("{\n .reg .b16 two, rest;\n mov.b32 {two, rest}, %1;\n cvt.rn.f16x2.e4m3x2 %0, two;\n}"
+      : "=r"(result)
+      : "r"(word));
+  return result;
+}
+
+// Bytes 0 to 3 of either word: elements 0, 2, 1, 3 of its four.
+__device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t second, const row_scales &scale) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t word = i == 0 ? first : second;
+    float2 even = unpack_half(half_pair_of_e4m3(word)), odd = unpack_half(half_pair_of_e4m3(word >> 16));
+    to.word[2 * i] = pack_bf16(__fmul_rn(even.x, scale.low), __fmul_rn(odd.x, scale.low));
+    to.word[2 * i + 1] = pack_bf16(__fmul_rn(even.y, scale.high), __fmul_rn(odd.y, scale.high));
+  }
+}
+
+// Byte i of a word, to whose bytes 128 has been added, as the number of -128 to 127 that it was before.
+template <uint32_t i>
+__device__ inline float signed_byte(uint32_t word) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + i)) - (8388608.0f + 128.0f);
+}
+
+// The same of int8.
+__device__ inline void expand_i8(weight_tile &to, uint32_t first, uint32_t second, const row_scales &scale) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t word = (i == 0 ? first : second) ^ 0x80808080u;
+    to.word[2 * i] = pack_bf16(__fmul_rn(signed_byte<0>(word), scale.low), __fmul_rn(signed_byte<2>(word), scale.low));
+    to.word[2 * i + 1] =
+        pack_bf16(__fmul_rn(signed_byte<1>(word), scale.high), __fmul_rn(signed_byte<3>(word), scale.high));
+  }
+}
+
+// What codes of four bits are multiplied by: scale = head + rest in bf16, and 128 + zero, each twice in a word, of row
+// g and of row g + 8. A scale of bf16 has no rest; of one of fp16 both are exact.
+struct nibble_scales {
+  uint32_t head[2], rest[2], zero[2];
+  uint32_t unit;  // 128 twice: in a register, so that a code and it become a number by one instruction
+};
+
+__device__ inline uint32_t twice_high(float value) { return __byte_perm(__float_as_uint(value), 0, 0x3232); }
+__device__ inline nibble_scales nibble_scales_of(const row_scales &scale, uint32_t zero_low, uint32_t zero_high) {
+  nibble_scales result;
+  result.unit = anew(0x43004300u);
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float value = i == 0 ? scale.low : scale.high;
+    result.head[i] = twice_high(value);
+    result.rest[i] = twice_high(value - high_bf16(__float_as_uint(value)));
+    result.zero[i] = (i == 0 ? zero_low : zero_high) * 0x10001u + 0x43004300u;
+  }
+  return result;
+}
+
+__device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ inline uint32_t multiply_add_bf16(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
+
+// The bits of a mask out of a word, and those of a third word.
+template <uint32_t mask>
+__device__ inline uint32_t bits_and(uint32_t word, uint32_t others) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "n"(mask), "r"(others));
+  return result;
+}
+
+// Nibbles i and i + 4 are pair i. 128 + code is the bf16 with the code in its lowest bits; code - zero is exact then,
+// and so is its product with a rest, which has three bits: so head and rest are added by the one rounding.
+template <bool rests>
+__device__ inline void expand_i4(weight_tile &to, uint32_t word, const nibble_scales &scale) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t code = subtract_bf16(bits_and<0x000f000fu>(word >> 4 * i, scale.unit), scale.zero[i % 2]);
+    if constexpr (rests) {
+      to.word[i] = multiply_add_bf16(code, scale.head[i % 2], multiply_bf16(code, scale.rest[i % 2]));
+    } else {
+      to.word[i] = multiply_bf16(code, scale.head[i % 2]);
+    }
+  }
+}
+
+// The same with scales of fp32, whose products are rounded twice.
+__device__ inline void expand_i4(weight_tile &to, uint32_t word, const row_scales &scale, uint32_t zero_low,
+                                 uint32_t zero_high) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t code = (word >> 4 * i & 0x000f000fu) | 0x43004300u;
+    float zero = 128.0f + static_cast<float>(i % 2 == 0 ? zero_low : zero_high);
+    float factor = i % 2 == 0 ? scale.low : scale.high;
+    to.word[i] = pack_bf16(__fmul_rn(low_bf16(code) - zero, factor), __fmul_rn(high_bf16(code) - zero, factor));
+  }
+}
+
+}  // namespace mk::tile

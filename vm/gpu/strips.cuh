@@ -1,0 +1,209 @@
+// Weights as strips of 128 columns, whatever their form: codes of eight or four bits with scales (vm/program/strips.h),
+// or eight steps of bf16, as the head has them beside quantised layers. A strip is a chain of sums, and so the piece of
+// a row tile that one warp multiplies. For the kernels of quantised weights alone.
+//
+// A page has as many whole strips as there is room for: 7 of eight bits, 12 to 15 of four, 4 of bf16. Row tiles that
+// lie side by side in memory follow each other without a gap; parts of K begin a page for each row tile.
+#pragma once
+#include "instructions/tile/codes.cuh"
+#include "vm/gpu/device.cuh"
+#include "vm/program/strips.h"
+
+namespace mk {
+
+__device__ inline uint32_t strip_count(uint32_t steps) { return (steps + MK_STRIP_STEPS - 1) / MK_STRIP_STEPS; }
+
+// How an operand's strips lie in memory: the bytes of a row tile of the buffer, and where the operand's begin.
+__device__ inline uint64_t strip_pitch(const mk_gpu_buffer &b) {
+  return b.dtype == MK_DTYPE_BF16 ? static_cast<uint64_t>(b.grid_cols) * 512
+                                  : static_cast<uint64_t>(strip_count(b.grid_cols)) * b.strip_bytes;
+}
+__device__ inline const uint8_t *first_strip(const mk_gpu_buffer &b, const mk_operand &weight) {
+  uint64_t within = b.dtype == MK_DTYPE_BF16 ? static_cast<uint64_t>(weight.col) * 512
+                                             : static_cast<uint64_t>(weight.col / MK_STRIP_STEPS) * b.strip_bytes;
+  return tile::global<const uint8_t>(b.address) + weight.row * strip_pitch(b) + within;
+}
+// Of an operand's row tile, the bytes from its first strip on. The last strip of bf16 may be short.
+__device__ inline uint32_t strip_run_bytes(const mk_gpu_buffer &b, const mk_operand &weight) {
+  return b.dtype == MK_DTYPE_BF16 ? weight.cols * 512u : strip_count(weight.cols) * b.strip_bytes;
+}
+
+// How an operand's strips come in pages.
+struct strip_pages {
+  uint32_t strips;     // of a row tile
+  uint32_t most;       // in a page
+  uint32_t inverse;    // 2^32 / most, rounded up
+  uint32_t row_pages;  // of a row tile that begins a page; 0: row tiles follow each other
+  uint32_t pages;      // of the operand
+
+  struct place {
+    uint32_t page, within;
+  };
+  // The strip so many further on.
+  struct stride {
+    uint32_t pages, within;
+  };
+  __device__ stride stride_of(uint32_t strips_on) const {
+    uint32_t on = page_of(strips_on);
+    return {on, strips_on - on * most};
+  }
+  __device__ void advance(place &at, const stride &by) const {
+    at.page += by.pages;
+    at.within += by.within;
+    if (at.within >= most) {
+      at.within -= most;
+      at.page++;
+    }
+  }
+
+  __device__ uint32_t page_of(uint32_t strip) const { return most == 1 ? strip : __umulhi(strip, inverse); }
+  __device__ place place_of(uint32_t row, uint32_t strip) const {
+    uint32_t run = row_pages == 0 ? row * strips + strip : strip, page = page_of(run);
+    return {row * row_pages + page, run - page * most};
+  }
+};
+
+__device__ inline strip_pages strip_pages_of(const mk_gpu_buffer &b, const mk_operand &weight) {
+  strip_pages s = {strip_count(weight.cols), MK_GPU_PAGE_BYTES / b.strip_bytes, 0, 0, 0};
+  s.inverse = 0xffffffffu / s.most + 1;
+  bool whole = weight.cols == b.grid_cols && (b.dtype != MK_DTYPE_BF16 || weight.cols % MK_STRIP_STEPS == 0);
+  s.row_pages = whole ? 0 : s.page_of(s.strips + s.most - 1);
+  s.pages = whole ? s.page_of(weight.rows * s.strips + s.most - 1) : weight.rows * s.row_pages;
+  return s;
+}
+
+__device__ inline bool has_ranges(const mk_gpu_buffer &b) { return b.scale.ranges > 1; }
+
+// Where a quarter of a strip has its scales and zeros: those of the lane's two rows, which lie side by side.
+struct quarter_scales {
+  tile::row_scales scale;
+  uint32_t zeros;  // a byte each
+
+  __device__ quarter_scales(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t quarter, uint32_t lane) {
+    uint32_t all = b.scale.ranges * MK_TILE, two = quarter * b.scale.ranges / 4 * MK_TILE + 2 * tile::lane_row(lane);
+    const uint8_t *scales = strip + (b.dtype == MK_DTYPE_I4 ? 2 * 512 : 4 * 512);
+    zeros = MK_PLAIN_ZERO * 0x101u;
+    if (b.scale.zeros != 0) {
+      zeros = tile::load<uint16_t>(scales + all * (b.scale.type == MK_SCALE_F32 ? 4 : 2) + two);
+    }
+    if (b.scale.type == MK_SCALE_F32) {
+      float2 pair = tile::load<float2>(scales + two * 4);
+      scale = {pair.x, pair.y};
+    } else {
+      uint32_t pair = tile::load<uint32_t>(scales + two * 2);
+      float2 halves = tile::unpack_half(pair);
+      scale = b.scale.type == MK_SCALE_BF16 ? tile::row_scales{tile::low_bf16(pair), tile::high_bf16(pair)}
+                                            : tile::row_scales{halves.x, halves.y};
+    }
+  }
+};
+
+// What the steps of a strip are made of, form by form: each(b, strip, lane, left, take) calls take(i, weights) for each
+// of the eight steps, with its fragment in bf16. strip: where it lies. `left`: how many steps there are; after the last
+// one of bf16 lies an older page, and codes are whole strips.
+struct plain_form {
+  template <typename taker>
+  __device__ static void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t, uint32_t left, taker take) {
+    tile::weight_tile weights;
+#pragma unroll
+    for (uint32_t i = 0; i < MK_STRIP_STEPS; i++) {
+      tile::load(weights, strip + i * 512);
+      if (i >= left) {
+        tile::zero(weights);
+      }
+      take(i, weights);
+    }
+  }
+};
+
+struct e4m3_codes {
+  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const tile::row_scales &by) {
+    tile::expand_e4m3(to, first, second, by);
+  }
+};
+struct i8_codes {
+  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const tile::row_scales &by) {
+    tile::expand_i8(to, first, second, by);
+  }
+};
+template <typename codes>
+struct byte_form {
+  template <typename taker>
+  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
+    quarter_scales by(b, strip, 0, lane);
+#pragma unroll
+    for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
+      if (i != 0 && has_ranges(b)) {
+        by = quarter_scales(b, strip, i / 2, lane);
+      }
+      uint4 four = tile::load<uint4>(strip + i / 2 * 512 + lane * 16);
+      tile::weight_tile weights;
+      codes::expand(weights, four.x, four.y, by.scale);
+      take(i, weights);
+      codes::expand(weights, four.z, four.w, by.scale);
+      take(i + 1, weights);
+    }
+  }
+};
+
+// Of four bits, where all of the strip has one scale a row, of bf16, or of fp16 (`rests`).
+template <bool rests>
+struct nibble_form {
+  template <typename taker>
+  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
+    uint32_t pair = tile::load<uint32_t>(strip + 2 * 512 + tile::lane_row(lane) * 4), zeros = MK_PLAIN_ZERO * 0x101u;
+    if (b.scale.zeros != 0) {
+      zeros = tile::load<uint16_t>(strip + 2 * 512 + MK_TILE * 2 + tile::lane_row(lane) * 2);
+    }
+    float2 halves = rests ? tile::unpack_half(pair) : make_float2(tile::low_bf16(pair), tile::high_bf16(pair));
+    tile::nibble_scales scales = tile::nibble_scales_of({halves.x, halves.y}, zeros & 0xffu, zeros >> 8);
+#pragma unroll
+    for (uint32_t line = 0; line < 2; line++) {
+      uint4 four = tile::load<uint4>(strip + line * 512 + lane * 16);
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        tile::weight_tile weights;
+        tile::expand_i4<rests>(weights, words[i], scales);
+        take(line * 4 + i, weights);
+      }
+    }
+  }
+};
+
+// Of four bits with scales of fp32, or more of them than one a row and strip.
+struct any_nibble_form {
+  template <typename taker>
+  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
+    tile::weight_tile weights;
+#pragma unroll
+    for (uint32_t i = 0; i < MK_STRIP_STEPS; i++) {
+      quarter_scales by(b, strip, i / 2, lane);
+      tile::expand_i4(weights, tile::load<uint32_t>(strip + i / 4 * 512 + lane * 16 + i % 4 * 4), by.scale,
+                      by.zeros & 0xffu, by.zeros >> 8);
+      take(i, weights);
+    }
+  }
+};
+
+// Calls work(form) with the form of a weight: a loop over strips asks for it once, since to look it up takes as long as
+// to expand a quarter of a strip.
+template <typename worker>
+__device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
+  bool one_scale = b.scale.ranges == 1;
+  if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
+    work(nibble_form<false>());
+  } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
+    work(nibble_form<true>());
+  } else if (b.dtype == MK_DTYPE_I4) {
+    work(any_nibble_form());
+  } else if (b.dtype == MK_DTYPE_E4M3) {
+    work(byte_form<e4m3_codes>());
+  } else if (b.dtype == MK_DTYPE_I8) {
+    work(byte_form<i8_codes>());
+  } else {
+    work(plain_form());
+  }
+}
+
+}  // namespace mk
