@@ -3,12 +3,8 @@
  * name. Beside these the goldens of the families (run_gpu.c). */
 #include <stdio.h>
 
-#include "engine/engine.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
-#include "tools/lib/compare.h"
-
-enum { PROMPT = 40, PREDICTED = 4 };
 
 static void have_qkv_biases(mk_config *config) { config->qkv_bias = true; }
 
@@ -85,37 +81,6 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], EVEN_SHAPES = SHAPES - 1 };
 
-static bool open_one(const mk_config *config, const char *on, const char *name, mk_engine **engine) {
-  const mk_engine_options options = {
-      .device = on, .synth = config, .synth_seed = 3, .rows = 1, .max_seq = 128, .gpu_deadline_ms = deadline_ms};
-  *engine = NULL;
-  return expect_ok(mk_engine_open(NULL, &options, engine), name);
-}
-
-/* One row: every instruction of some steps beside its reference. */
-static void test_one_row(const shape *s) {
-  const mk_config config = config_of(s);
-  mk_engine *machine = NULL, *oracle = NULL;
-  mk_compare *compare = NULL;
-  uint32_t prompt[PROMPT];
-  for (uint32_t i = 0; i < PROMPT; i++) {
-    prompt[i] = (i * 37 + 11) % config.vocab;
-  }
-  if (open_one(&config, device, s->name, &machine) && open_one(&config, "cpu", s->name, &oracle)) {
-    expect_ok(mk_compare_generate(machine, oracle, prompt, PROMPT, PREDICTED, NULL, NULL, &compare), s->name);
-    printf("%s, one row, instruction by instruction, worst:", s->name);
-    for (uint32_t op = 0; compare != NULL && op < MK_OP_COUNT; op++) {
-      if (mk_compare_rows(compare)[op].outputs != 0) {
-        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
-      }
-    }
-    printf("\n");
-  }
-  mk_compare_free(compare);
-  mk_engine_close(oracle);
-  mk_engine_close(machine);
-}
-
 void test_families(bool quick) {
   for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
     char name[96];
@@ -124,7 +89,7 @@ void test_families(bool quick) {
       snprintf(name, sizeof name, "%s, %s", families[f].name, shapes[i].name);
       s.name = name;
       s.change = families[f].change;
-      test_one_row(&s);
+      test_one_row_of(&s);
       if (i < (quick ? 1 : (size_t)EVEN_SHAPES)) {
         test_rows_of(&s, families[f].late, quick);
       }

@@ -43,6 +43,8 @@ void test_rows(bool quick);
 void test_many(bool quick);
 /* What sets other families apart, piece by piece (families_gpu.c); quick: several rows of one shape alone. */
 void test_families(bool quick);
+/* Weights of every form (quantised_gpu.c); quick: several rows of one shape and three forms alone. */
+void test_quantised(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

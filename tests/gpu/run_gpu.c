@@ -4,6 +4,7 @@
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --families [GOLDEN.bin ...]
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --quantised
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mixture
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --many
@@ -431,6 +432,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --many\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --families [GOLDEN.bin ...]\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --quantised\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
@@ -445,6 +447,7 @@ static const char usage[] =
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--prompts: the same of programs for the prompt of one sequence\n"
     "--families: only what sets other families apart, and goldens of those\n"
+    "--quantised: only weights of eight and four bits\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches after so many tokens of hash values in the KV cache give the same "
     "bits\n"
@@ -464,6 +467,7 @@ static int finish(void) {
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
   bool schedules = false, tiles = false, traces = false, many = false, families = false, ranks = false;
+  bool quantised = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -493,6 +497,8 @@ int main(int argc, char **argv) {
       traces = true;
     } else if (strcmp(argv[at], "--families") == 0) {
       families = true;
+    } else if (strcmp(argv[at], "--quantised") == 0) {
+      quantised = true;
     } else if (strcmp(argv[at], "--programs") == 0) {
       programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
@@ -529,6 +535,10 @@ int main(int argc, char **argv) {
   }
   if (mixture && at == argc) {
     test_mixture(quick);
+    return finish();
+  }
+  if (quantised && at == argc) {
+    test_quantised(quick);
     return finish();
   }
   if (many && at == argc) {
@@ -581,7 +591,8 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || quantised ||
+      at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -592,6 +603,7 @@ int main(int argc, char **argv) {
   test_rows(quick);
   test_many(quick);
   test_families(quick);
+  test_quantised(quick);
   test_prompts(quick);
   test_mixture(quick);
   test_schedules(quick);

@@ -1,9 +1,15 @@
 /* See shape.h. */
 #include "tests/gpu/shape.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "models/synth.h"
+#include "tests/gpu/gpu_test.h"
+#include "tools/lib/compare.h"
+
+enum { PROMPT = 40, PREDICTED = 4 };
 
 mk_config config_of(const shape *s) {
   mk_config config;
@@ -22,4 +28,34 @@ mk_config config_of(const shape *s) {
     s->change(&config);
   }
   return config;
+}
+
+static bool open_one(const mk_config *config, const char *on, const char *name, mk_engine **engine) {
+  const mk_engine_options options = {
+      .device = on, .synth = config, .synth_seed = 3, .rows = 1, .max_seq = 128, .gpu_deadline_ms = deadline_ms};
+  *engine = NULL;
+  return expect_ok(mk_engine_open(NULL, &options, engine), name);
+}
+
+void test_one_row_of(const shape *s) {
+  const mk_config config = config_of(s);
+  mk_engine *machine = NULL, *oracle = NULL;
+  mk_compare *compare = NULL;
+  uint32_t prompt[PROMPT];
+  for (uint32_t i = 0; i < PROMPT; i++) {
+    prompt[i] = (i * 37 + 11) % config.vocab;
+  }
+  if (open_one(&config, device, s->name, &machine) && open_one(&config, "cpu", s->name, &oracle)) {
+    expect_ok(mk_compare_generate(machine, oracle, prompt, PROMPT, PREDICTED, NULL, NULL, &compare), s->name);
+    printf("%s, one row, instruction by instruction, worst:", s->name);
+    for (uint32_t op = 0; compare != NULL && op < MK_OP_COUNT; op++) {
+      if (mk_compare_rows(compare)[op].outputs != 0) {
+        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
+      }
+    }
+    printf("\n");
+  }
+  mk_compare_free(compare);
+  mk_engine_close(oracle);
+  mk_engine_close(machine);
 }

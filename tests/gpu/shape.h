@@ -1,4 +1,4 @@
-/* Small models of odd shapes, for the tests of several rows per step. */
+/* Small models of odd shapes, and what is tested of each. */
 #ifndef MK_TESTS_GPU_SHAPE_H
 #define MK_TESTS_GPU_SHAPE_H
 
@@ -12,6 +12,9 @@ typedef struct shape {
 } shape;
 
 mk_config config_of(const shape *s);
+
+/* One row: every instruction of some steps beside its reference. */
+void test_one_row_of(const shape *s);
 
 /* All of several rows per step (rows_gpu.c): instruction by instruction, repeats, in company, and each of the `late`
  * opcodes, MK_OP_NONE being the end of them, keeping its results to itself. */

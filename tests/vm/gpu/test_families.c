@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "models/llama.h"
+#include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/fake_gpu.h"
 #include "vm/gpu/machine.h"
@@ -36,13 +37,24 @@ static const struct {
     {"olmo2", ",\"attention_bias\":true", false},
 };
 
+static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t rows, bool sampling) {
+  mk_program *program;
+  mk_gpu *gpu;
+  fake_gpu kernel;
+  const mk_compile_options options = {.sms = 5, .max_seq = 256, .rows = rows, .sampling = sampling};
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  (void)fake_gpu_start(&kernel);
+  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%u rows: %s", rows, mk_error_message());
+  const mk_gpu_image_part part = asked; /* its kernel is all that a machine loads */
+  mk_gpu_free(gpu);
+  mk_program_free(program);
+  return part;
+}
+
 static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t rows, bool sampling) {
   char text[512];
   mk_config config;
   mk_graph *graph;
-  mk_program *program;
-  mk_gpu *gpu;
-  fake_gpu kernel;
   snprintf(text, sizeof text,
            "{\"model_type\":\"%s\",\"hidden_size\":256,\"intermediate_size\":352,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":300,\"head_dim\":64,"
@@ -50,16 +62,24 @@ static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t r
            type, keys);
   cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  const mk_compile_options options = {.sms = 5, .max_seq = 256, .rows = rows, .sampling = sampling};
-  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  const mk_gpu_image_part part = image_of_graph(graph, rows, sampling);
   mk_graph_free(graph);
-  (void)fake_gpu_start(&kernel);
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s%s, %u rows: %s", type, keys, rows,
-               mk_error_message());
-  const mk_gpu_image_part part = asked; /* its kernel is all that a machine loads */
-  mk_gpu_free(gpu);
-  mk_program_free(program);
   return part;
+}
+
+/* Whatever the family. */
+Test(gpu_families, quantised_weights_have_kernels_of_their_own) {
+  mk_config config;
+  mk_graph *graph;
+  for (int biased = 0; biased < 2; biased++) {
+    cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+    mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
+    config.qkv_bias = biased != 0;
+    cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+    cr_expect_eq(image_of_graph(graph, 1, false), MK_GPU_IMAGE_QUANTISED, "biased %d", biased);
+    cr_expect_eq(image_of_graph(graph, 4, false), MK_GPU_IMAGE_ROWS_QUANTISED, "biased %d", biased);
+    mk_graph_free(graph);
+  }
 }
 
 Test(gpu_families, have_kernels_of_their_own) {

@@ -153,12 +153,38 @@ Test(gpu_refusals, quantised_weights) {
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   config.quant = (mk_quant){.layout = MK_QUANT_PACKED, .codes = MK_CODES_INT4, .group = 128, .modules = {[1] = 0x1ff}};
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  for (uint32_t rows = 1; rows <= 128; rows *= 128) { /* the wide form, too */
-    cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .rows = rows, .slots = 1}, &program),
-                 MK_OK, "%s", mk_error_message());
-    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
-    expect_refused(program, "weight layers.1.qkv: quantised weights (i4) are not yet on a GPU: use --device cpu");
-  }
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .rows = 128, .slots = 1}, &program),
+               MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  expect_refused(program,
+                 "weight layers.1.qkv: quantised weights (i4) in steps of 128 rows are not yet on a GPU: it "
+                 "takes up to 16");
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .ranks = 2}, &program), MK_OK, "%s",
+               mk_error_message());
+  expect_refused(program, "the program has 2 ranks and has quantised weights, which several GPUs do not do yet");
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .sampling = true}, &program), MK_OK,
+               "%s", mk_error_message());
+  expect_refused(program, "the program has quantised weights and draws tokens, which a GPU does not do together yet");
+  mk_graph_free(graph);
+}
+
+/* Parts of K are whole strips, as compiled; by hand they may begin within one. */
+Test(gpu_refusals, part_of_a_strip) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  mk_synth_quantise(&config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false);
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64}, &program), MK_OK, "%s",
+               mk_error_message());
+  mk_instruction *in = first(program, MK_OP_LINEAR_PART);
+  const uint32_t uid = in->uid;
+  in->operands[MK_SLOT_LINEAR_PART_weight].cols--;
+  char why[128];
+  snprintf(why, sizeof why, "instruction %u (linear_part) has columns 0 to %u of quantised weight layers.0.", uid,
+           in->operands[MK_SLOT_LINEAR_PART_weight].cols * MK_TILE);
+  expect_refused(program, why);
   mk_graph_free(graph);
 }
 
