@@ -39,8 +39,8 @@ static uint32_t code_at(const mk_buffer *b, const uint8_t *packed, uint32_t row,
   const uint64_t tile = mk_tiles_bytes(b, 1, 0, mk_buffer_grid_cols(b));
   uint32_t shift;
   const uint32_t offset = mk_strip_offset(b->dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift);
-  return packed[row / MK_TILE * tile + (uint64_t)(col / MK_STRIP_COLS) * mk_strip_bytes(b) + offset] >> shift &
-         (b->dtype == MK_DTYPE_I4 ? 0xfu : 0xffu);
+  const uint32_t byte = packed[row / MK_TILE * tile + (uint64_t)(col / MK_STRIP_COLS) * mk_strip_bytes(b) + offset];
+  return byte >> shift & (b->dtype == MK_DTYPE_I4 ? 0xfu : 0xffu);
 }
 
 /* What the whole weight stands for: padding 0, everything else finite, and not all the same. */
