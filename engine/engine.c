@@ -229,8 +229,7 @@ static void name_gpus(const place *where, char *name, size_t size) {
 static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, const place *where) {
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
   char name[64]; /* room for all GPUs that there may be */
-  const mk_gpu_options machine = {.device = where->gpus[0],
-                                  .devices = where->gpus,
+  const mk_gpu_options machine = {.devices = where->gpus,
                                   .deadline_ms = options->gpu_deadline_ms,
                                   .memory = options->memory,
                                   .user = options->progress_user};

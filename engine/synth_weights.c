@@ -61,7 +61,7 @@ static uint32_t scale_bits(const mk_form *form, float element_scale, uint32_t nu
  * one of eight, the zero 7 or 8, as their hash says. Gives the zero. */
 static uint32_t put_scale(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_source *source, uint64_t index,
                           uint32_t place, uint8_t *strip) {
-  const uint64_t z = mk_synth_mix(~source->key + index * UINT64_C(0x9E3779B97F4A7C15));
+  const uint64_t z = mk_synth_hash(~source->key, index);
   const uint32_t bits = scale_bits(form, source->scale, (uint32_t)(z >> 61)), bytes = mk_scale_bytes(b->scale);
   const uint32_t zero = b->zeros != 0 ? (uint32_t)MK_PLAIN_ZERO - (uint32_t)(z & 1) : (uint32_t)MK_PLAIN_ZERO;
   uint8_t *scales = strip + mk_strip_codes(b);
@@ -86,8 +86,7 @@ static void fill_row(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_
       zero = put_scale(b, form, source, (uint64_t)source_row * count * ranges + range,
                        range % ranges * MK_TILE + mk_strip_row(row), strip);
     }
-    const uint64_t z =
-        mk_synth_mix(source->key + ((uint64_t)source_row * b->cols + col) * UINT64_C(0x9E3779B97F4A7C15));
+    const uint64_t z = mk_synth_hash(source->key, (uint64_t)source_row * b->cols + col);
     uint32_t code = (uint32_t)(z >> (four ? 60 : 56));
     code -= b->dtype == MK_DTYPE_E4M3 && (code & 0x7fu) == 0x7fu;
     code = col < b->cols ? code : four ? zero : 0;

@@ -55,9 +55,14 @@ static inline uint64_t mk_synth_mix(uint64_t z) {
 
 uint64_t mk_synth_key(uint64_t seed, const char *name);
 
+/* z of one element. */
+static inline uint64_t mk_synth_hash(uint64_t key, uint64_t index) {
+  return mk_synth_mix(key + index * UINT64_C(0x9E3779B97F4A7C15));
+}
+
 /* The bf16 bits of one element. */
 static inline uint16_t mk_synth_value(uint64_t key, uint64_t index, float offset, float scale) {
-  uint64_t z = mk_synth_mix(key + index * UINT64_C(0x9E3779B97F4A7C15));
+  const uint64_t z = mk_synth_hash(key, index);
   float value = offset + (float)((int32_t)(z >> 48) - 32768) * scale;
   union {
     float value;

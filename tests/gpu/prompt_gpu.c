@@ -106,13 +106,7 @@ static void test_instructions(const shape *s, uint32_t steps) {
       good = expect_ok(mk_compare_step(compare, plan, results), name);
       position = count == left ? 0 : position + count;
     }
-    printf("%s, instruction by instruction, worst:", name);
-    for (uint32_t op = 0; op < MK_OP_COUNT; op++) {
-      if (mk_compare_rows(compare)[op].outputs != 0) {
-        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
-      }
-    }
-    printf("\n");
+    print_worst(name, compare);
   }
   mk_compare_free(compare);
   mk_engine_close(oracle);

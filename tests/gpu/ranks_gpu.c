@@ -74,25 +74,38 @@ static void have_one_kv_head(mk_config *config) { config->kv_heads = 1; }
 
 typedef void change(mk_config *config); /* NULL: none */
 
-/* The same bits with a launch for each token, and the same tokens in one launch. */
-static void compare(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t steps) {
-  char test[128], on[64], one[16], text[96];
-  uint32_t sms;
+/* A model, and where it runs: on one GPU, and on several ranks. */
+typedef struct trial {
   mk_config config;
-  output first = {.count = 0}, again = {.count = 0};
-  if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
-    return;
+  char one[16], on[64];
+  uint32_t sms;
+} trial;
+
+static bool place_model(const char *shape, change *of, uint32_t ranks, trial *t) {
+  if (!expect_ok(mk_synth_shape(shape, &t->config), shape)) {
+    return false;
   }
   if (of != NULL) {
-    of(&config);
+    of(&t->config);
   }
-  place_ranks(ranks, on, sizeof on, &sms);
-  snprintf(one, sizeof one, "cuda:%u", device_index());
-  snprintf(test, sizeof test, "%s%s, %u ranks on %s", shape, what, ranks, on);
-  first.vocab = again.vocab = config.vocab;
+  place_ranks(ranks, t->on, sizeof t->on, &t->sms);
+  snprintf(t->one, sizeof t->one, "cuda:%u", device_index());
+  return true;
+}
+
+/* The same bits with a launch for each token, and the same tokens in one launch. */
+static void compare(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t steps) {
+  char test[128], text[96];
+  trial t;
+  output first = {.count = 0}, again = {.count = 0};
+  if (!place_model(shape, of, ranks, &t)) {
+    return;
+  }
+  snprintf(test, sizeof test, "%s%s, %u ranks on %s", shape, what, ranks, t.on);
+  first.vocab = again.vocab = t.config.vocab;
   if (expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &first.logits), test) &&
       expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &again.logits), test) &&
-      run(&config, one, 0, true, steps, &first, test) && run(&config, on, sms, true, steps, &again, test)) {
+      run(&t.config, t.one, 0, true, steps, &first, test) && run(&t.config, t.on, t.sms, true, steps, &again, test)) {
     uint32_t same = 0;
     while (same < steps && first.tokens[same] == again.tokens[same] &&
            memcmp(first.logits + same * first.vocab, again.logits + same * first.vocab, first.vocab * sizeof(float)) ==
@@ -101,7 +114,7 @@ static void compare(const char *shape, const char *what, change *of, uint32_t ra
     }
     snprintf(text, sizeof text, "the logits of token %u have other bits than on one rank", same);
     expect(same == steps, test, text);
-    if (run(&config, on, sms, false, steps, &again, test)) {
+    if (run(&t.config, t.on, t.sms, false, steps, &again, test)) {
       expect(memcmp(first.tokens, again.tokens, steps * sizeof *first.tokens) == 0, test,
              "one launch gives other tokens");
     }
@@ -171,20 +184,16 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint
 static void compare_rows(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
                          uint32_t tokens) {
   static outputs first, again;
-  char test[128], on[64], one[16];
-  uint32_t sms, same = 0, all = 0;
-  mk_config config;
-  if (!expect_ok(mk_synth_shape(shape, &config), shape)) {
+  char test[128];
+  uint32_t same = 0, all = 0;
+  trial t;
+  if (!place_model(shape, of, ranks, &t)) {
     return;
   }
-  if (of != NULL) {
-    of(&config);
-  }
-  place_ranks(ranks, on, sizeof on, &sms);
-  snprintf(one, sizeof one, "cuda:%u", device_index());
-  snprintf(test, sizeof test, "%s%s, %u rows, %u ranks on %s", shape, what, rows, ranks, on);
-  first.vocab = again.vocab = config.vocab;
-  if (run_rows(&config, one, 0, rows, tokens, &first, test) && run_rows(&config, on, sms, rows, tokens, &again, test)) {
+  snprintf(test, sizeof test, "%s%s, %u rows, %u ranks on %s", shape, what, rows, ranks, t.on);
+  first.vocab = again.vocab = t.config.vocab;
+  if (run_rows(&t.config, t.one, 0, rows, tokens, &first, test) &&
+      run_rows(&t.config, t.on, t.sms, rows, tokens, &again, test)) {
     for (uint32_t s = 0; s < rows; s++) {
       for (uint32_t i = 0; i < tokens; i++, all++) {
         same += i < first.count[s] && i < again.count[s] && first.tokens[s][i] == again.tokens[s][i] &&

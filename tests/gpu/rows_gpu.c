@@ -141,13 +141,7 @@ static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep)
       good = expect_ok(mk_compare_step(compare, plan, results), name);
     }
     free(blocks);
-    printf("%s, instruction by instruction, worst:", name);
-    for (uint32_t op = 0; op < MK_OP_COUNT; op++) {
-      if (mk_compare_rows(compare)[op].outputs != 0) {
-        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
-      }
-    }
-    printf("\n");
+    print_worst(name, compare);
   }
   mk_compare_free(compare);
   mk_engine_close(oracle);

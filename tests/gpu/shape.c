@@ -7,7 +7,6 @@
 #include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
-#include "tools/lib/compare.h"
 
 enum { PROMPT = 40, PREDICTED = 4 };
 
@@ -37,6 +36,16 @@ static bool open_one(const mk_config *config, const char *on, const char *name, 
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }
 
+void print_worst(const char *name, const mk_compare *compare) {
+  printf("%s, instruction by instruction, worst:", name);
+  for (uint32_t op = 0; compare != NULL && op < MK_OP_COUNT; op++) {
+    if (mk_compare_rows(compare)[op].outputs != 0) {
+      printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
+    }
+  }
+  printf("\n");
+}
+
 void test_one_row_of(const shape *s) {
   const mk_config config = config_of(s);
   mk_engine *machine = NULL, *oracle = NULL;
@@ -47,13 +56,9 @@ void test_one_row_of(const shape *s) {
   }
   if (open_one(&config, device, s->name, &machine) && open_one(&config, "cpu", s->name, &oracle)) {
     expect_ok(mk_compare_generate(machine, oracle, prompt, PROMPT, PREDICTED, NULL, NULL, &compare), s->name);
-    printf("%s, one row, instruction by instruction, worst:", s->name);
-    for (uint32_t op = 0; compare != NULL && op < MK_OP_COUNT; op++) {
-      if (mk_compare_rows(compare)[op].outputs != 0) {
-        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
-      }
-    }
-    printf("\n");
+    char name[96];
+    snprintf(name, sizeof name, "%s, one row", s->name);
+    print_worst(name, compare);
   }
   mk_compare_free(compare);
   mk_engine_close(oracle);

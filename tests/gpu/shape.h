@@ -3,6 +3,7 @@
 #define MK_TESTS_GPU_SHAPE_H
 
 #include "models/config.h"
+#include "tools/lib/compare.h"
 #include "vm/program/program.h"
 
 typedef struct shape {
@@ -12,6 +13,9 @@ typedef struct shape {
 } shape;
 
 mk_config config_of(const shape *s);
+
+/* The worst error of each opcode that was compared; of none where compare is NULL. */
+void print_worst(const char *name, const mk_compare *compare);
 
 /* One row: every instruction of some steps beside its reference. */
 void test_one_row_of(const shape *s);
