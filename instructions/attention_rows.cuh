@@ -254,7 +254,7 @@ __device__ inline void publish_to_ranks(const consumer &c, const slot_view &v, c
   }
   if (to.combined != nullptr) {
     float scale = reciprocal_of(sum.total);
-    to_readers((1u << c.d.params.peers->ranks) - 1, to.combined,
+    to_readers(all_readers(c.d), to.combined,
                [=](uint32_t *copy) { tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale)); });
   }
   to_readers(readers, to.words, [&](uint64_t *copy) {

@@ -222,12 +222,14 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction_word &hea
   if (!publishes || (q.flags & SCORE_PUBLISHES) == 0) {
     return;
   }
-  tile::store_stamped(front + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key), generation);
-  tile::store_stamped(front + MK_FRONT_KEYS + 2 * at + 1, static_cast<uint32_t>(key >> 32), generation);
-  tile::store_stamped(front + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
-  if (s.lane < MK_FRONT_KEYS) {
-    tile::store_stamped(front + s.lane, s.lane == MK_FRONT_PEAK ? peak : about, generation);
-  }
+  to_readers(readers_of(in.parts[MK_PART_SCORE_front]), front, [=](uint64_t *to) {
+    tile::store_stamped(to + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key), generation);
+    tile::store_stamped(to + MK_FRONT_KEYS + 2 * at + 1, static_cast<uint32_t>(key >> 32), generation);
+    tile::store_stamped(to + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
+    if (s.lane < MK_FRONT_KEYS) {
+      tile::store_stamped(to + s.lane, s.lane == MK_FRONT_PEAK ? peak : about, generation);
+    }
+  });
 }
 
 // HEAD with the SCORE that is fused into it: a loop of its own, since in a common loop other opcodes would take the
@@ -296,8 +298,10 @@ __device__ inline void after_SCORE(const storer &s, const mk_instruction_word &i
     uint32_t mine = row + s.lane;
     if (mine < end && publishes(s.d)) {
       float score = own_score(s.d, words, mine, __ldcg(s.d.words()->logits + mine));
-      tile::store_stamped(start_of<uint64_t>(in, MK_PART_SCORE_scores) + mine, __float_as_uint(score),
-                          s.d.generation());
+      uint64_t *own = start_of<uint64_t>(in, MK_PART_SCORE_scores) + mine;
+      to_readers(readers_of(scores), own, [=](uint64_t *to) {
+        tile::store_stamped(to, __float_as_uint(score), s.d.generation());
+      });
     }
   }
 }

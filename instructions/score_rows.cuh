@@ -147,14 +147,16 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   if (c.d.params.skip_signal_uid != 0 && in.uid == c.d.params.skip_signal_uid) {
     return;
   }
-  if (at <= count) {
-    tile::store_stamped_pair(front + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key),
-                             static_cast<uint32_t>(key >> 32), generation);
-    tile::store_stamped(front + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
-  }
-  if (c.lane == 0) {
-    tile::store_stamped_pair(front, q.peak, about, generation);
-  }
+  to_readers(readers_of(in.parts[MK_PART_SCORE_front]), front, [=](uint64_t *to) {
+    if (at <= count) {
+      tile::store_stamped_pair(to + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key),
+                               static_cast<uint32_t>(key >> 32), generation);
+      tile::store_stamped(to + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
+    }
+    if (c.lane == 0) {
+      tile::store_stamped_pair(to, q.peak, about, generation);
+    }
+  });
 }
 
 // Done by the controller before it hands SCORE out: writes what all warps have to know of the step's draw, and what

@@ -65,11 +65,11 @@ __device__ inline uint32_t front_entry(const consumer &c, uint32_t first) {
   return min(first + tile::place_in_group<MK_GPU_FRONT_LANES>(c.lane) * 2, MK_FRONT_MOST - 2u);
 }
 
-// Fetches, of the front in the row of this warp's that the lane's group of MK_GPU_FRONT_LANES has: its head, two keys,
+// Fetches, of the front in the row after `row` that the lane's group of MK_GPU_FRONT_LANES has: its head, two keys,
 // their scores.
-__device__ inline void fetch_front(const consumer &c, const mk_instruction_word &in, uint32_t first,
+__device__ inline void fetch_front(const consumer &c, const mk_instruction_word &in, uint32_t row, uint32_t first,
                                    tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
-  const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + tile::group_of_lane<MK_GPU_FRONT_LANES>(c.lane));
+  const uint64_t *from = front_of(in, row + tile::group_of_lane<MK_GPU_FRONT_LANES>(c.lane));
   uint32_t entry = front_entry(c, first);
   auto at = [&](uint32_t i) {
     return from + (i == 0 ? 0 : i < 3 ? MK_FRONT_KEYS + 2 * (entry + i - 1) : MK_FRONT_SCORES + entry);
@@ -77,10 +77,10 @@ __device__ inline void fetch_front(const consumer &c, const mk_instruction_word 
   wait_all_pairs<FRONT_PAIRS>(c.d, in.parts[MK_PART_SIFT_fronts].buffer, at, pairs);
 }
 
-// Fetches the head of the front in row 32 c.warp + c.lane, and its first key.
-__device__ inline void fetch_best(const consumer &c, const mk_instruction_word &in,
+// Fetches the head of the front in row `row` + c.lane, and its first key.
+__device__ inline void fetch_best(const consumer &c, const mk_instruction_word &in, uint32_t row,
                                   tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
-  const uint64_t *from = front_of(in, c.warp * 32 + c.lane);
+  const uint64_t *from = front_of(in, row + c.lane);
   tile::stamped_pair two[2];
   wait_all_pairs<2>(
       c.d, in.parts[MK_PART_SIFT_fronts].buffer, [&](uint32_t i) { return from + i * MK_FRONT_KEYS; }, two);
@@ -113,11 +113,67 @@ __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint3
   }
 }
 
+// Of the two entries from `first` on that the lane has fetched: the best draw that min-p keeps, or `best`. True: it
+// keeps the last one, so it may keep the next one, too.
+__device__ inline bool take_entries(const consumer &c, const uint32_t *words, uint32_t first, uint32_t count,
+                                    float highest, const tile::stamped_pair (&pairs)[FRONT_PAIRS], uint64_t &best) {
+  bool more = false;
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+    float score = __uint_as_float(tile::stamp_data(j == 0 ? pairs[3].low : pairs[3].high));
+    more = front_entry(c, first) + j < count && !mk_sample_drops(words, mk_sample_distance(words, score, highest));
+    best = more ? max(best, pair_value(pairs[1 + j])) : best;
+  }
+  return more;
+}
+
+// As read_fronts, of several ranks: there may be more fronts than all warps read at once. So first come all heads, and
+// then, with min-p, the entries.
+__device__ inline uint64_t read_fronts_of_ranks(consumer &c, const mk_instruction_word &in, bool meets, bool entries,
+                                                search &s, float &highest) {
+  const uint32_t *words = sampling_words(in);
+  uint32_t rows = in.parts[MK_PART_SIFT_fronts].rows, peak = 0, flags = 0;
+  tile::stamped_pair pairs[FRONT_PAIRS];
+  bool whole = meets && entries;
+  uint64_t best = 0;
+#pragma unroll 1
+  for (uint32_t row = c.warp * 32; row < rows; row += MK_GPU_CONSUMER_WARPS * 32) {
+    fetch_best(c, in, row, pairs);
+    uint32_t own = tile::stamp_data(pairs[0].low), about = tile::stamp_data(pairs[0].high);
+    uint64_t key = own == MK_PEAK_NAN                               ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK)
+                   : entries && !whole && entries_of(about) != 0 ? pair_value(pairs[1])
+                                                                    : 0;
+    best = max(best, key);
+    peak = max(peak, own);
+    flags |= about & (MK_FRONT_STOP | MK_FRONT_OVERFLOW);
+  }
+  take_heads(c, meets, peak, flags);
+  if (meets) {
+    s.state = peak == MK_PEAK_NAN ? MK_SIFT_FAILED : MK_SIFT_OPEN;
+    highest = mk_unordered(peak);
+  }
+#pragma unroll 1
+  for (uint32_t row = c.warp * FRONT_ROWS; whole && row < rows; row += MK_GPU_CONSUMER_WARPS * FRONT_ROWS) {
+    uint32_t count = 0;
+    bool more = false;
+#pragma unroll 1
+    for (uint32_t first = 0; first == 0 || tile::any_lane(more && first < count); first += FRONT_AHEAD) {
+      fetch_front(c, in, row, first, pairs);
+      count = entries_of(tile::stamp_data(pairs[0].high));
+      more = take_entries(c, words, first, count, highest, pairs, best);
+    }
+  }
+  return best;
+}
+
 // Reads the fronts of all SMs. Gives each lane's best draw of the entries that count; where a score is NaN,
 // mk_draw_failed. If `meets`, all warps meet, and this finds the highest score, which min-p and the search need, and a
 // state of OPEN or FAILED. `entries`: reads all entries and not only the heads.
 __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &in, bool meets, bool entries, search &s,
                                        float &highest) {
+  if constexpr (MK_GPU_RANKS) {
+    return read_fronts_of_ranks(c, in, meets, entries, s, highest);
+  }
   const uint32_t *words = sampling_words(in);
   tile::stamped_pair pairs[FRONT_PAIRS];
   bool whole = meets && entries;  // with min-p; otherwise the first entry is the only one
@@ -129,13 +185,13 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &i
     if (c.warp * (whole ? FRONT_ROWS : 32) >= in.parts[MK_PART_SIFT_fronts].rows) {
       pairs[0] = pairs[1] = {0, 0};  // there are no rows for this warp
     } else if (whole) {
-      fetch_front(c, in, first, pairs);
+      fetch_front(c, in, c.warp * FRONT_ROWS, first, pairs);
     } else {
-      fetch_best(c, in, pairs);
+      fetch_best(c, in, c.warp * 32, pairs);
     }
     if (first == 0) {
       uint32_t peak = tile::stamp_data(pairs[0].low), about = tile::stamp_data(pairs[0].high);
-      count = min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
+      count = entries_of(about);
       best = peak == MK_PEAK_NAN ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK) : 0;
       take_heads(c, meets, peak, about);
       if (meets) {
@@ -146,12 +202,7 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &i
     if (!whole) {
       return entries && count != 0 ? max(best, pair_value(pairs[1])) : best;
     }
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      float score = __uint_as_float(tile::stamp_data(j == 0 ? pairs[3].low : pairs[3].high));
-      more = front_entry(c, first) + j < count && !mk_sample_drops(words, mk_sample_distance(words, score, highest));
-      best = more ? max(best, pair_value(pairs[1 + j])) : best;
-    }
+    more = take_entries(c, words, first, count, highest, pairs, best);
   }
   return best;
 }
@@ -376,8 +427,9 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction_wor
                                      : pair + t.count[w][segment];
     }
     uint64_t *round = start_of<uint64_t>(in, MK_PART_SIFT_round) + in.parts[MK_PART_SIFT_round].row * MK_SIFT_WORDS;
-    tile::store_stamped(round + i, static_cast<uint32_t>(field == MK_SIFT_COUNT || i % 2 == 0 ? pair : pair >> 32),
-                        c.d.generation());
+    uint32_t word = static_cast<uint32_t>(field == MK_SIFT_COUNT || i % 2 == 0 ? pair : pair >> 32);
+    to_readers(readers_of(in.parts[MK_PART_SIFT_round]), round + i,
+               [=](uint64_t *to) { tile::store_stamped(to, word, c.d.generation()); });
   }
 }
 

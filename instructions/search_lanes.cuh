@@ -9,6 +9,11 @@ __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
   return static_cast<uint64_t>(tile::stamp_data(pair.high)) << 32 | tile::stamp_data(pair.low);
 }
 
+// How many entries a front has, by its word MK_FRONT_ABOUT.
+__device__ inline uint32_t entries_of(uint32_t about) {
+  return min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
+}
+
 // The sum of a value over the lanes before this one.
 __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   uint64_t sum = value;

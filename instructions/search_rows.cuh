@@ -25,10 +25,13 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
 enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };
 
 // Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
-// has. They lie where a line that searches has its table and its pivots.
+// has. They lie where a line that searches has its table and its pivots. Of several ranks there may be more fronts than
+// room: those of every MOST_FRONTS-th SM are one there, with the best of their draws, and without numbers of entries.
 __device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return tile::view<uint8_t>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
+
+static_assert(!MK_GPU_RANKS || FRONTS_AHEAD * 32 == MOST_FRONTS, "a lane reads the fronts that are one there");
 
 __device__ inline uint32_t fronts_in(const mk_instruction_word &in) { return in.parts[MK_PART_SIFT_fronts].rows; }
 __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_instruction_word &in, uint32_t sm) {
@@ -64,10 +67,15 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
                      : lists || cuts    ? 0
                                         : pair_value(pairs[2 * i + 1]);
       best = max(best, sm_of(i) < sms ? key : 0);
-      if (lists && sm_of(i) < sms) {
+      if constexpr (MK_GPU_RANKS) {
+        if (lists && sm_of(i) < sms) {
+          uint32_t &kept = front_draws(l)[sm_of(i) - base];
+          kept = max(base == 0 ? 0 : kept, own == 0 ? 0 : draw);
+        }
+      } else if (lists && sm_of(i) < sms) {
         front_draws(l)[sm_of(i)] = draw;
         front_counts(l)[sm_of(i)] =
-            own == 0 ? 0 : min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
+            own == 0 ? 0 : entries_of(about);
       }
     }
   }
@@ -90,14 +98,37 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   __syncwarp();
 }
 
+enum { ENTRY_LANES = 4, ENTRIES = 2 * ENTRY_LANES };  // lanes that read a front, and entries at a time
+
+// Of a front for each group of lanes, of `count` entries: the best draw that min-p keeps, or `best`.
+__device__ inline void read_entries_of_front(const consumer &c, const mk_instruction_word &in, const line_search &l,
+                                             uint32_t sm, uint32_t place, uint32_t count, uint64_t &best) {
+  const uint32_t *words = parameters_of(c).words;
+#pragma unroll 1
+      for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
+        tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
+        wait_stamped_pairs<3>(
+            c.d, in.parts[MK_PART_SIFT_fronts].buffer,
+            [&](uint32_t i) {
+              return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
+            },
+            [&](uint32_t) { return entry < count; }, pairs);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+          float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
+          bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
+          best = kept ? max(best, pair_value(pairs[i])) : best;
+        }
+      }
+}
+
 // Finds the best draw of the entries that min-p keeps; read_fronts must have been called. Each group of four lanes has
 // some of the SMs, and reads those of their fronts whose best draw may be the winner, the highest one first. Few fronts
 // are read: once a draw is found that min-p keeps, no front with a lower best draw matters.
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
-  enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
-  const uint32_t *words = parameters_of(c).words;
-  uint32_t share = tile::group_of_lane<LANES>(c.lane), place = tile::place_in_group<LANES>(c.lane), sms = fronts_in(in),
-           draws[OF_LANE];
+  enum { LANES = ENTRY_LANES, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32 };
+  uint32_t share = tile::group_of_lane<LANES>(c.lane), place = tile::place_in_group<LANES>(c.lane), draws[OF_LANE],
+           sms = MK_GPU_RANKS ? min(fronts_in(in), static_cast<uint32_t>(MOST_FRONTS)) : fronts_in(in);
   auto sm_of = [&](uint32_t i) { return share + SHARES * (place + LANES * i); };
 #pragma unroll
   for (uint32_t i = 0; i < OF_LANE; i++) {
@@ -121,26 +152,22 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
     if (!tile::any_lane(looks)) {
       break;
     }
-    uint32_t count = looks ? front_counts(l)[sm] : 0;
+    uint32_t count = looks && !MK_GPU_RANKS ? front_counts(l)[sm] : 0;
 #pragma unroll
     for (uint32_t i = 0; i < OF_LANE; i++) {
       draws[i] = sm_of(i) == sm ? 0 : draws[i];
     }
+    if constexpr (MK_GPU_RANKS) {
 #pragma unroll 1
-    for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
-      tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
-      wait_stamped_pairs<3>(
-          c.d, in.parts[MK_PART_SIFT_fronts].buffer,
-          [&](uint32_t i) {
-            return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
-          },
-          [&](uint32_t) { return entry < count; }, pairs);
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
-        bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
-        best = kept ? max(best, pair_value(pairs[i])) : best;
+      for (uint32_t at = sm; tile::any_lane(looks && at < fronts_in(in)); at += MOST_FRONTS) {
+        tile::stamped_pair head;
+        bool here = looks && at < fronts_in(in);
+        wait_pair(c.d, front_of_line(c, in, at), here, in.parts[MK_PART_SIFT_fronts].buffer, head);
+        count = here && tile::stamp_data(head.low) != 0 ? entries_of(tile::stamp_data(head.high)) : 0;
+        read_entries_of_front(c, in, l, at, place, count, best);
       }
+    } else {
+      read_entries_of_front(c, in, l, sm, place, count, best);
     }
     best = highest_key(best);
   }
@@ -292,13 +319,15 @@ __device__ inline void publish_scores(const consumer &c, const mk_instruction_wo
   const line_parameters &p = parameters_of(c);
   line_tokens t = own_tokens(c);
   uint64_t *scores = start_of<uint64_t>(in, MK_PART_SIFT_scores) + t.by_line;
+  uint32_t readers = all_readers(c.d);  // DRAW's own operand is what it reads
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
     if (token < t.end && publishes(c.d)) {
-      tile::store_stamped(scores + token, __float_as_uint(score), c.d.generation());
+      to_readers(readers, scores + token,
+                 [=](uint64_t *to) { tile::store_stamped(to, __float_as_uint(score), c.d.generation()); });
     }
   }
 }
@@ -309,25 +338,39 @@ __device__ inline uint64_t *round_of(const consumer &c, const mk_instruction_wor
   return start_of<uint64_t>(in, part) + (sm * c.d.params.rows + line) * MK_SIFT_WORDS;
 }
 
-__device__ inline void put_field(const consumer &c, uint64_t *round, uint32_t field, uint64_t value) {
+__device__ inline void put_field(const consumer &c, uint32_t readers, uint64_t *round, uint32_t field,
+                                 uint64_t value) {
   if (publishes(c.d)) {
-    tile::store_stamped_pair(round + mk_sift_word(field, c.lane), static_cast<uint32_t>(value),
-                             static_cast<uint32_t>(value >> 32), c.d.generation());
+    to_readers(readers, round + mk_sift_word(field, c.lane), [=](uint64_t *to) {
+      tile::store_stamped_pair(to, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32),
+                               c.d.generation());
+    });
   }
 }
-__device__ inline void put_count(const consumer &c, uint64_t *round, uint32_t count) {
+__device__ inline void put_count(const consumer &c, uint32_t readers, uint64_t *round, uint32_t count) {
   if (publishes(c.d)) {
-    tile::store_stamped(round + mk_sift_word(MK_SIFT_COUNT, c.lane), count, c.d.generation());
+    to_readers(readers, round + mk_sift_word(MK_SIFT_COUNT, c.lane),
+               [=](uint64_t *to) { tile::store_stamped(to, count, c.d.generation()); });
   }
+}
+
+__device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word &in, uint32_t line) {
+  return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
+}
+
+// The rank whose copies the tally of this warp's line goes to: that of the line's owner, as a bit.
+__device__ inline uint32_t readers_of_tally(const consumer &c, const mk_instruction_word &in) {
+  return MK_GPU_RANKS ? 1u << (owner_of(c, in, c.warp) / (fronts_in(in) / c.d.params.peers->ranks)) : 0;
 }
 
 // Publishes those words of a tally that other SMs read.
 __device__ inline void publish_tally(const consumer &c, const mk_instruction_word &in, const segment_sum &sum) {
   uint64_t *round = round_of(c, in, MK_PART_SIFT_round, in.parts[MK_PART_SIFT_round].row, c.warp);
-  put_field(c, round, MK_SIFT_BEST, sum.best);
-  put_count(c, round, sum.count);
+  uint32_t owner = readers_of_tally(c, in);
+  put_field(c, owner, round, MK_SIFT_BEST, sum.best);
+  put_count(c, owner, round, sum.count);
   if (line_weighs(parameters_of(c))) {
-    put_field(c, round, MK_SIFT_MASS, sum.mass);
+    put_field(c, owner, round, MK_SIFT_MASS, sum.mass);
   }
 }
 
@@ -360,10 +403,6 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
   return sum;
 }
 
-__device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word &in, uint32_t line) {
-  return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
-}
-
 // Adds up the tallies of those of `lines` that this SM owns. All warps take part, each with the tallies of some SMs.
 // Whether a line still searches (its state) is written by the line's warp alone, before all warps meet here, and
 // changed next in a later SIFT, to which no warp comes before all have met again. So all warps read the same state.
@@ -388,6 +427,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
     t.count[c.warp][c.lane] = sum.count;
     consumers_meet(c);
     uint64_t *round = round_of(c, in, MK_PART_SIFT_round, row, line);
+    uint32_t readers = readers_of(in.parts[MK_PART_SIFT_round]);
     uint64_t value = 0;
     if (c.warp < 3) {
 #pragma unroll 4
@@ -397,9 +437,9 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
                                          : value + t.count[w][c.lane];
       }
       if (c.warp == MK_SIFT_COUNT) {
-        put_count(c, round, static_cast<uint32_t>(value));
+        put_count(c, readers, round, static_cast<uint32_t>(value));
       } else if (c.warp != MK_SIFT_MASS || mass) {
-        put_field(c, round, c.warp, value);
+        put_field(c, readers, round, c.warp, value);
       }
     }
   }

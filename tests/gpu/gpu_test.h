@@ -34,6 +34,8 @@ void test_tiles(bool quick);
 
 /* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
 void test_sampling(bool quick);
+/* The same of a model that several GPUs share, named with commas, so many SMs of each. */
+void test_sampling_of_ranks(const char *gpus, uint32_t each, const char *shape);
 
 /* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
 void test_mla(bool quick);

@@ -20,6 +20,8 @@ enum { PROMPT = 7, CHECKED = 24, LAUNCHED = 256, LAUNCHES = 3, BANNED = 512, FRO
 #define OFF .top_p = 1, .repetition = 1
 static const mk_logit_bias biases[] = {{7, 3}, {8, -INFINITY}, {100, -2}};
 static mk_logit_bias banned[BANNED]; /* tokens 0 to 511: at that vocabulary, all */
+static const char *where;            /* the GPU, or several that share a model */
+static uint32_t sms;                 /* of each of them; 0: as many as it has */
 static const struct {
   const char *name;
   mk_sampling sampling;
@@ -126,7 +128,8 @@ static bool generate(mk_engine *engine, const mk_config *config, size_t way, boo
 static void test_ways(const mk_config *config, size_t first, size_t end) {
   static uint32_t checked[LAUNCHED], launched[LAUNCHED];
   mk_engine *engines[2] = {NULL, NULL};
-  mk_engine_options options = {.device = device,
+  mk_engine_options options = {.device = where,
+                               .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + LAUNCHED + 1,
@@ -171,7 +174,8 @@ static void test_overflow(const char *shape, const mk_config *config) {
   float g[FRONTED], *bias = calloc(config->vocab, sizeof *bias);
   first_step first = {.logits = calloc(config->vocab, sizeof *first.logits), .vocab = config->vocab};
   mk_sampling sampling = {OFF, .temperature = 1, .min_p = 0.999, .seed = 20};
-  mk_engine_options options = {.device = device,
+  mk_engine_options options = {.device = where,
+                               .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + 2,
@@ -289,7 +293,8 @@ static bool run_beside(mk_engine *engine, beside *b, uint32_t first, uint32_t co
 }
 
 static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_engine **engine) {
-  mk_engine_options options = {.device = device,
+  mk_engine_options options = {.device = where,
+                               .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + MOST_DRAWN + 1,
@@ -442,7 +447,8 @@ static void test_instructions(const char *shape, const mk_config *config) {
   for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
     char name[64];
     mk_engine *machine = NULL, *oracle = NULL;
-    mk_engine_options options = {.device = device,
+    mk_engine_options options = {.device = where,
+                                 .sms = sms,
                                  .synth = config,
                                  .synth_seed = 5,
                                  .max_seq = 16,
@@ -463,7 +469,7 @@ static void test_instructions(const char *shape, const mk_config *config) {
   }
 }
 
-static void test_shape(const char *shape) {
+static void test_shape(const char *shape, bool whole) {
   mk_config config;
   for (uint32_t i = 0; i < BANNED; i++) {
     banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
@@ -472,17 +478,25 @@ static void test_shape(const char *shape) {
     test_ways(&config, 0, 1);
     test_ways(&config, 1, WAYS);
     test_overflow(shape, &config);
-    test_beside(shape, &config, true);
+    test_beside(shape, &config, whole);
     test_rankings(shape, &config);
-    if (config.vocab < 1024) { /* references compute each step, too */
+    if (config.vocab < 1024 && strchr(where, ',') == NULL) { /* references compute each step, too, of one rank */
       test_instructions(shape, &config);
     }
   }
 }
 
 void test_sampling(bool quick) {
-  test_shape("tiny");
+  where = device;
+  sms = 0;
+  test_shape("tiny", true);
   if (!quick) {
-    test_shape("llama-3.2-1b");
+    test_shape("llama-3.2-1b", true);
   }
+}
+
+void test_sampling_of_ranks(const char *gpus, uint32_t each, const char *shape) {
+  where = gpus;
+  sms = each;
+  test_shape(shape, false);
 }

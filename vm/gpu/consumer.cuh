@@ -29,6 +29,7 @@ struct consumer {
   uint32_t warp, lane;
   ring_cursor<MK_GPU_RING_PAGES> pages;
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
+  uint2 last_input;  // of the normed x at hand: keep_input
 };
 
 // Each warp has its own copy of the row of the step and of its place in the instruction ring; in shared memory, since
@@ -140,12 +141,17 @@ __device__ inline void put_quad(uint32_t *words, uint32_t i, uint32_t first_pair
 enum {
   MOST_PAGES = MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES,
   BATCH_UNITS = 4,                                             // fetched together
-  NORMED_UNITS = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
+  NORMED_PAGES = MK_GPU_RANKS || MK_GPU_QUANTISED ? MK_GPU_MOST_NORMED_PAGES : MK_GPU_NORMED_PAGES,
+  NORMED_UNITS = (NORMED_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
   // The raw values of a normed x begin at a whole round of groups: so a place in the area belongs to the same warp in
-  // whatever instruction comes next, and nobody stages over what a slower warp still reads.
-  RAW_PAGE = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS * GROUPS,
+  // whatever instruction comes next, and nobody stages over what a slower warp still reads. Those of pages for which
+  // there is no room stay in the lane's registers, one unit (consumer, last_input).
+  RAW_PAGE = NORMED_UNITS * GROUPS,
+  RAW_PAGES = MK_GPU_NORMED_PAGES,
+  KEEPS_INPUT = NORMED_PAGES > RAW_PAGES,
 };
-static_assert(RAW_PAGE + MK_GPU_NORMED_PAGES <= MOST_PAGES, "a normed x has room twice");
+static_assert(RAW_PAGE + RAW_PAGES <= MOST_PAGES, "a normed x has room twice, but for what lanes keep");
+static_assert(NORMED_PAGES <= RAW_PAGES + GROUPS, "a lane keeps one unit at most");
 static_assert(MK_GPU_PAGE_BYTES / 512 / GROUP_WARPS * 16 == MK_CHAIN_COLS, "a warp's steps of a page are one chain");
 static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at once, with its gains");
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
@@ -194,6 +200,16 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
 // way.
 __device__ inline uint2 &own_input(const consumer &c, uint32_t page) {
   return tile::view<uint2>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
+}
+__device__ inline void keep_input(consumer &c, uint32_t page, uint2 raw) {
+  if (KEEPS_INPUT && page >= RAW_PAGES) {
+    c.last_input = raw;
+  } else {
+    own_input(c, page) = raw;
+  }
+}
+__device__ inline const uint2 &raw_input(const consumer &c, uint32_t page) {
+  return KEEPS_INPUT && page >= RAW_PAGES ? c.last_input : own_input(c, page);
 }
 
 // Fetches units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
@@ -333,6 +349,9 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
   const mk_gpu_buffer &from = c.d.buffer(operand);
   uint32_t first = operand.col * from.tile_cols, x_pages = page_count(steps);
   bool early = false;
+  if constexpr (KEEPS_INPUT) {
+    c.last_input = make_uint2(0, 0);
+  }
   if constexpr (!MK_GPU_QUANTISED) {
     early = load_early(c, pages, weights);
   }
@@ -352,7 +371,7 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
         continue;
       }
       if (normed && u < NORMED_UNITS) {
-        own_input(c, at.page) = words[u];
+        keep_input(c, at.page, words[u]);
         words[u].x = tile::multiply_bf16(words[u].x, gains[u < NORMED_UNITS ? u : 0].x);
         words[u].y = tile::multiply_bf16(words[u].y, gains[u < NORMED_UNITS ? u : 0].y);
       }
@@ -391,7 +410,7 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
           multiply_page(c, weights, page, weight.cols - page * STEPS_PER_PAGE, sums);
         }
         if (normed) {  // while the products are on their way
-          squares = chain_squares(own_input(c, page));
+          squares = chain_squares(raw_input(c, page));
         }
       }
       early = false;
@@ -475,7 +494,7 @@ struct strip_walk {
         if (has) {
           multiply_strip<form>(c, b, strip, steps - strip * MK_STRIP_STEPS, sums);
           if (normed) {  // while the products are on their way
-            squares = chain_squares(own_input(c, strip / GROUP_WARPS));
+            squares = chain_squares(raw_input(c, strip / GROUP_WARPS));
           }
         }
         round += MK_GPU_CONSUMER_WARPS;

@@ -8,16 +8,15 @@
 
 namespace mk {
 
-static_assert(!MK_GPU_RANKS || MK_GPU_ROWS ||
-                  (MK_GPU_AWAY_AT % 8 == 0 &&
-                   MK_GPU_AWAY_AT >= MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES),
-              "there is room for the distances between results and instructions");
-
 // The ranks that read what the operand writes, a bit for each.
 __device__ inline uint32_t readers_of(const mk_operand &written) { return written.flags >> MK_GPU_READERS_SHIFT; }
 
+// All ranks as readers; nothing in kernels for one rank, where nobody looks at it.
+__device__ inline uint32_t all_readers(const device &d) { return MK_GPU_RANKS ? (1u << d.params.peers->ranks) - 1 : 0; }
+
 // What to add to an address of this rank's copies to get that of another rank's, for all ranks.
-__device__ inline uint64_t *away() { return tile::view<uint64_t>(shared_memory + MK_GPU_AWAY_AT); }
+__device__ inline uint64_t *away() { return tile::view<uint64_t>(const_cast<track_end *>(device::words()->tracks)); }
+static_assert(sizeof(shared_words::tracks) >= MK_GPU_MOST_RANKS * sizeof(uint64_t), "they have room there");
 
 template <typename word>
 __device__ inline word *copy_of(word *own, uint32_t rank) {

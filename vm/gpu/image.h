@@ -36,8 +36,12 @@ typedef enum mk_gpu_image_part {
   /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu and rows_ranks.cu. */
   MK_GPU_IMAGE_RANKS,
   MK_GPU_IMAGE_RANKS_FAMILIES,
+  MK_GPU_IMAGE_RANKS_SAMPLING,
+  MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING,
   MK_GPU_IMAGE_ROWS_RANKS,
   MK_GPU_IMAGE_ROWS_RANKS_FAMILIES,
+  MK_GPU_IMAGE_ROWS_RANKS_SAMPLING,
+  MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */

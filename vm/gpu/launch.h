@@ -36,6 +36,7 @@ enum {
   MK_GPU_COPY_TICKS = 250, /* ticks of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_NORMED_PAGES = 12,                 /* most columns of an x that is normed: 12 * 512 (vm/gpu/consumer.cuh) */
+  MK_GPU_MOST_NORMED_PAGES = 16,            /* the same of several ranks, and where weights are quantised */
   MK_GPU_ACTIVATION_BYTES = 28672,          /* x of 14,336 columns: SPLIT_MAX_COLS of scheduler/compile.c */
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* for each warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
@@ -69,7 +70,6 @@ enum {
   /* In the flags of an operand, when the program has been loaded: from this bit on one for each rank that reads what
    * the operand writes. */
   MK_GPU_READERS_SHIFT = 8,
-  MK_GPU_AWAY_AT = MK_GPU_INSTRUCTIONS_AT - MK_GPU_MOST_RANKS * 8, /* in shared memory: vm/gpu/copies.cuh */
 };
 
 /* With 2 to 16 rows, a word of a value that is not there yet is four of these bytes (vm/gpu/rows.cuh). */

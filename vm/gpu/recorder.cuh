@@ -33,6 +33,7 @@ __device__ inline bool keeps_records(const device &d) {
          (STORERS == 1 || warp != MK_GPU_WARPS - 1);
 }
 
+static_assert(!MK_GPU_RANKS || !MK_GPU_RECORDS, "the distances between copies lie where a recorder has its tracks");
 __device__ inline track_end &track_of(role who) { return const_cast<track_end &>(device::words()->tracks[who]); }
 
 // The word of a note that comes after its uid: mk_gpu_note.

@@ -13,10 +13,14 @@ enum {
 
 /* An input is staged as bf16, 1 KiB a page; of a normed one each warp keeps so many sums of squares
  * (vm/gpu/consumer.cuh). */
-static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
+static mk_status check_staging(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
-  uint64_t room = normed ? MK_GPU_NORMED_PAGES : MK_GPU_ACTIVATION_BYTES / 1024;
+  const uint32_t rows = mk_program_rows(program);
+  const bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
+  const bool more = program->machine.ranks > 1 || mk_gpu_is_quantised(program);
+  const uint64_t room = !normed ? MK_GPU_ACTIVATION_BYTES / 1024
+                        : more  ? MK_GPU_MOST_NORMED_PAGES
+                                : MK_GPU_NORMED_PAGES;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     if (rows == 1 && info->operands[slot].store == MK_OPERAND_STORE_TILES) { /* several rows are not staged at all */
@@ -170,7 +174,7 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
                     mk_opcode_lookup(in->opcode)->name, missing);
   }
   uint32_t rows = mk_program_rows(program);
-  if (in->opcode == MK_OP_DRAW && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
+  if (in->opcode == MK_OP_DRAW && program->machine.ranks == 1 && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
                     in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
   }
@@ -184,7 +188,7 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
         "instruction %u (%s) is not marked as fused; this machine does it within the %s of its input alone, so mark it",
         in->uid, info->name, mk_opcode_lookup(info->fused_into)->name);
   }
-  return check_staging(in, rows);
+  return check_staging(program, in);
 }
 
 /* With several rows per step the kernel takes rounds of a search in pairs: tallies, and their sums
@@ -280,7 +284,6 @@ static mk_status check_ranks(const mk_program *program) {
   }
   const bool many = mk_program_rows(program) > MK_MAX_ROWS;
   const char *missing = many                           ? "has more than 16 rows per step"
-                        : mk_gpu_samples(program)      ? "draws tokens"
                         : mk_gpu_is_quantised(program) ? "has quantised weights"
                         : !has_hints_alone(program)    ? "has a release counter"
                                                        : NULL;

@@ -102,7 +102,6 @@ static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_RESIDUALS_AT, "at
 static_assert(MK_GPU_RESULT_SLOTS > HALVES, "a warp's next result is in another slot than its last one");
 static_assert(CHUNK_STEPS * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a warp's part of a chunk is one chain");
 static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
-static_assert(!MK_GPU_RANKS || ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_AWAY_AT, "so does what ranks need");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
 
 using results_cursor = ring_cursor<MK_GPU_RESULT_SLOTS>;

@@ -35,13 +35,15 @@ typedef struct rig {
   mk_gpu *gpu;
 } rig;
 
-static void start(rig *r, uint32_t ranks) {
+static void start_program(rig *r, uint32_t ranks, bool draws) {
   r->cuda = fake_gpu_start(&r->kernel);
   r->cuda->devices = (int)ranks;
   r->kernel.ranks = ranks;
-  r->program = compile(ranks, 1, false);
+  r->program = compile(ranks, 1, draws);
   cr_assert_eq(mk_gpu_new(r->program, &(mk_gpu_options){0}, &r->gpu), MK_OK, "%s", mk_error_message());
 }
+
+static void start(rig *r, uint32_t ranks) { start_program(r, ranks, false); }
 
 static void stop(rig *r) {
   mk_gpu_free(r->gpu);
@@ -88,6 +90,24 @@ Test(gpu_ranks, every_rank_runs_a_launch_and_the_first_one_tells_tokens) {
     cr_assert_geq(r.kernel.at_work[rank], 2 * STEPS, "rank %u", rank);
   }
   cr_assert_eq(mk_gpu_generation(r.gpu), 2 * STEPS);
+  stop(&r);
+}
+
+/* Of what the host gives, a rank has all parameters and biases, and the counts of its own row tiles. */
+Test(gpu_ranks, ranks_that_draw_share_the_counts) {
+  rig r;
+  uint32_t counts[300], back[300] = {0};
+  start_program(&r, 2, true);
+  const size_t buffer = (size_t)mk_program_find_buffer(r.program, "token_counts");
+  for (uint32_t i = 0; i < 300; i++) {
+    counts[i] = i + 1;
+  }
+  cr_assert_eq(mk_gpu_write(r.gpu, buffer, 0, counts, sizeof counts), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_gpu_read(r.gpu, buffer, 0, back, sizeof back), MK_OK, "%s", mk_error_message());
+  cr_assert_arr_eq(back, counts, sizeof back);
+  cr_assert(mk_gpu_is_dealt(r.gpu, buffer));
+  cr_assert_not(mk_gpu_is_dealt(r.gpu, (size_t)mk_program_find_buffer(r.program, "logit_bias")));
+  expect_tokens(&r, 11);
   stop(&r);
 }
 
@@ -226,14 +246,12 @@ Test(gpu_ranks, more_ranks_than_gpus) {
 Test(gpu_ranks, gpus_out_of_reach) { expect_no_gpus(2, "cuda:0 cannot reach the memory of cuda:1"); }
 
 Test(gpu_ranks, programs_that_gpus_do_not_share_yet) {
-  mk_program *drawing = compile(2, 1, true), *many = compile(9, 1, false);
-  expect_refused(drawing, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and draws tokens");
+  mk_program *many = compile(9, 1, false);
   expect_refused(many, &(mk_gpu_options){0}, MK_ERR_FILE, "9 ranks; this machine has at most 8");
   mk_program *remote = compile(2, 1, false);
   remote->buffers[mk_program_find_buffer(remote, "token_ring")].rank = 1;
   expect_refused(remote, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 has buffer token_ring of rank 1");
   mk_program_free(remote);
-  mk_program_free(drawing);
   mk_program_free(many);
 }
 
