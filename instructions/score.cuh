@@ -299,9 +299,8 @@ __device__ inline void after_SCORE(const storer &s, const mk_instruction_word &i
     if (mine < end && publishes(s.d)) {
       float score = own_score(s.d, words, mine, __ldcg(s.d.words()->logits + mine));
       uint64_t *own = start_of<uint64_t>(in, MK_PART_SCORE_scores) + mine;
-      to_readers(readers_of(scores), own, [=](uint64_t *to) {
-        tile::store_stamped(to, __float_as_uint(score), s.d.generation());
-      });
+      to_readers(readers_of(scores), own,
+                 [=](uint64_t *to) { tile::store_stamped(to, __float_as_uint(score), s.d.generation()); });
     }
   }
 }

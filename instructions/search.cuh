@@ -140,9 +140,9 @@ __device__ inline uint64_t read_fronts_of_ranks(consumer &c, const mk_instructio
   for (uint32_t row = c.warp * 32; row < rows; row += MK_GPU_CONSUMER_WARPS * 32) {
     fetch_best(c, in, row, pairs);
     uint32_t own = tile::stamp_data(pairs[0].low), about = tile::stamp_data(pairs[0].high);
-    uint64_t key = own == MK_PEAK_NAN                               ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK)
+    uint64_t key = own == MK_PEAK_NAN                            ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK)
                    : entries && !whole && entries_of(about) != 0 ? pair_value(pairs[1])
-                                                                    : 0;
+                                                                 : 0;
     best = max(best, key);
     peak = max(peak, own);
     flags |= about & (MK_FRONT_STOP | MK_FRONT_OVERFLOW);

@@ -74,8 +74,7 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
         }
       } else if (lists && sm_of(i) < sms) {
         front_draws(l)[sm_of(i)] = draw;
-        front_counts(l)[sm_of(i)] =
-            own == 0 ? 0 : entries_of(about);
+        front_counts(l)[sm_of(i)] = own == 0 ? 0 : entries_of(about);
       }
     }
   }
@@ -105,21 +104,21 @@ __device__ inline void read_entries_of_front(const consumer &c, const mk_instruc
                                              uint32_t sm, uint32_t place, uint32_t count, uint64_t &best) {
   const uint32_t *words = parameters_of(c).words;
 #pragma unroll 1
-      for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
-        tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
-        wait_stamped_pairs<3>(
-            c.d, in.parts[MK_PART_SIFT_fronts].buffer,
-            [&](uint32_t i) {
-              return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
-            },
-            [&](uint32_t) { return entry < count; }, pairs);
+  for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
+    tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
+    wait_stamped_pairs<3>(
+        c.d, in.parts[MK_PART_SIFT_fronts].buffer,
+        [&](uint32_t i) {
+          return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
+        },
+        [&](uint32_t) { return entry < count; }, pairs);
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-          float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
-          bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
-          best = kept ? max(best, pair_value(pairs[i])) : best;
-        }
-      }
+    for (uint32_t i = 0; i < 2; i++) {
+      float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
+      bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
+      best = kept ? max(best, pair_value(pairs[i])) : best;
+    }
+  }
 }
 
 // Finds the best draw of the entries that min-p keeps; read_fronts must have been called. Each group of four lanes has
@@ -338,12 +337,10 @@ __device__ inline uint64_t *round_of(const consumer &c, const mk_instruction_wor
   return start_of<uint64_t>(in, part) + (sm * c.d.params.rows + line) * MK_SIFT_WORDS;
 }
 
-__device__ inline void put_field(const consumer &c, uint32_t readers, uint64_t *round, uint32_t field,
-                                 uint64_t value) {
+__device__ inline void put_field(const consumer &c, uint32_t readers, uint64_t *round, uint32_t field, uint64_t value) {
   if (publishes(c.d)) {
     to_readers(readers, round + mk_sift_word(field, c.lane), [=](uint64_t *to) {
-      tile::store_stamped_pair(to, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32),
-                               c.d.generation());
+      tile::store_stamped_pair(to, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), c.d.generation());
     });
   }
 }

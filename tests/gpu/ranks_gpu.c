@@ -189,29 +189,53 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint
   return good;
 }
 
-/* On one GPU with at least two rows: of some models its program of one row does not run (have_wide_norms). */
+/* The tokens of `count` sequences that have the same bits, of so many that came first. */
+static uint32_t count_same(const outputs *first, const outputs *again, uint32_t count, uint32_t tokens) {
+  uint32_t same = 0;
+  for (uint32_t s = 0; s < count; s++) {
+    for (uint32_t i = 0; i < tokens; i++) {
+      same += i < first->count[s] && i < again->count[s] && first->tokens[s][i] == again->tokens[s][i] &&
+              first->hashes[s][i] == again->hashes[s][i];
+    }
+  }
+  return same;
+}
+
 static void compare_rows(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
                          uint32_t tokens) {
-  const uint32_t of_one = rows > 1 ? rows : 2;
   static outputs first, again;
   char test[128];
-  uint32_t same = 0, all = 0;
   trial t;
   if (!place_model(shape, of, ranks, &t)) {
     return;
   }
   snprintf(test, sizeof test, "%s%s, %u rows, %u ranks on %s", shape, what, rows, ranks, t.on);
   first.vocab = again.vocab = t.config.vocab;
-  if (run_rows(&t.config, t.one, 0, of_one, rows, tokens, &first, test) &&
+  if (run_rows(&t.config, t.one, 0, rows, rows, tokens, &first, test) &&
       run_rows(&t.config, t.on, t.sms, rows, rows, tokens, &again, test)) {
-    for (uint32_t s = 0; s < rows; s++) {
-      for (uint32_t i = 0; i < tokens; i++, all++) {
-        same += i < first.count[s] && i < again.count[s] && first.tokens[s][i] == again.tokens[s][i] &&
-                first.hashes[s][i] == again.hashes[s][i];
-      }
-    }
-    expect(same == all, test, "the logits of some tokens have other bits than on one rank, or tokens are missing");
-    printf("%s: the bits of one rank in %u of %u tokens\n", test, same, all);
+    const uint32_t same = count_same(&first, &again, rows, tokens);
+    expect(same == rows * tokens, test,
+           "the logits of some tokens have other bits than on one rank, or tokens are missing");
+    printf("%s: the bits of one rank in %u of %u tokens\n", test, same, rows * tokens);
+  }
+}
+
+/* A model whose norms are too wide for the kernel of one row on one GPU, but not for that of ranks: sixteen sequences,
+ * one after the other by one row, and side by side by sixteen, whose kernel stages no x at all. */
+static void compare_wide_norms(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t tokens) {
+  static outputs first, again;
+  char test[128];
+  trial t;
+  if (!place_model(shape, of, ranks, &t)) {
+    return;
+  }
+  snprintf(test, sizeof test, "%s%s, 1 and 16 rows, %u ranks on %s", shape, what, ranks, t.on);
+  first.vocab = again.vocab = t.config.vocab;
+  if (run_rows(&t.config, t.on, t.sms, 1, MOST_SEQUENCES, tokens, &first, test) &&
+      run_rows(&t.config, t.on, t.sms, 16, MOST_SEQUENCES, tokens, &again, test)) {
+    const uint32_t same = count_same(&first, &again, MOST_SEQUENCES, tokens);
+    expect(same == MOST_SEQUENCES * tokens, test, "the logits of some tokens have other bits by one row");
+    printf("%s: the same bits in %u of %u tokens\n", test, same, MOST_SEQUENCES * tokens);
   }
 }
 
@@ -330,7 +354,7 @@ void test_ranks(bool quick) {
     compare("llama-3.1-8b", "", NULL, 2, steps);
     compare("llama-3.1-8b", "", NULL, 4, steps);
   }
-  compare_rows("tiny", " of 8,192 columns", have_wide_norms, 2, 1, 40);
+  compare_wide_norms("tiny", " of 8,192 columns", have_wide_norms, 2, tokens);
   compare_rows("tiny", "", NULL, 2, 2, 40);
   compare_rows("tiny", "", NULL, 2, 16, 40);
   compare_rows("tiny", " with norms of heads and biases", have_norms_of_heads, 2, 4, tokens);
@@ -340,15 +364,14 @@ void test_ranks(bool quick) {
     compare_rows("llama-3.2-1b", "", NULL, 2, 4, tokens);
     compare_rows("llama-3.2-1b", "", NULL, 8, 16, tokens);
     compare_rows("llama-3.1-8b", "", NULL, 4, 16, 8);
-    compare_rows("llama-3.1-70b", " of 4 layers", have_four_layers, 2, 1, tokens);
-    compare_rows("llama-3.1-70b", " of 4 layers", have_four_layers, 4, 1, tokens);
-    compare_rows("llama-3.1-70b", " of 4 layers", have_four_layers, 4, 16, 8);
+    compare_wide_norms("llama-3.1-70b", " of 4 layers", have_four_layers, 2, tokens);
+    compare_wide_norms("llama-3.1-70b", " of 4 layers", have_four_layers, 4, tokens);
   }
   test_draws("tiny", 2);
   if (!quick) {
-    test_draws("tiny", 8);
     test_draws("llama-3.2-1b", 2);
     test_draws("llama-3.2-1b", 4);
+    test_draws("llama-3.2-1b", 8);
   }
   test_fault(2, 0);
   test_fault(2, 1);

@@ -140,7 +140,7 @@ __device__ inline void put_quad(uint32_t *words, uint32_t i, uint32_t first_pair
 // What a lane stages: unit u is its four neighbouring values of the warp's page number u.
 enum {
   MOST_PAGES = MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES,
-  BATCH_UNITS = 4,                                             // fetched together
+  BATCH_UNITS = 4,  // fetched together
   NORMED_PAGES = MK_GPU_RANKS || MK_GPU_QUANTISED ? MK_GPU_MOST_NORMED_PAGES : MK_GPU_NORMED_PAGES,
   NORMED_UNITS = (NORMED_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
   // The raw values of a normed x begin at a whole round of groups: so a place in the area belongs to the same warp in

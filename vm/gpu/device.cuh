@@ -67,8 +67,8 @@ struct shared_words {  // after the barriers
   long_wait waits[MK_GPU_WARPS];
   long_wait fault;  // an index out of its range: `what` is the kind of fault, with the warp in its upper half; 0: none
   track_end tracks[MK_TRACE_ROLES];  // of several ranks, which record nothing, the distances of copies (copies.cuh)
-  uint32_t tickets[MK_GPU_WARPS];            // number of long waits so far: tells one long wait from the next
-  uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
+  uint32_t tickets[MK_GPU_WARPS];    // number of long waits so far: tells one long wait from the next
+  uint32_t uid[MK_GPU_WARPS];        // of the instruction that each warp has at hand
   warp_step at_step[MK_GPU_CONSUMER_WARPS];  // each warp's copy of the step
   // Position of each warp in the instruction ring; of storers where they keep it here.
   uint32_t at_hand[MK_GPU_FAMILIES ? MK_GPU_WARPS : MK_GPU_CONSUMER_WARPS];
