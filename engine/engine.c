@@ -293,14 +293,14 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
-/* Whether a GPU takes wide programs of these options: not yet of quantised weights (vm/gpu/refuse.c). */
+/* Whether a GPU, or several, take wide programs of these options: not yet of quantised weights (vm/gpu/refuse.c). */
 static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
   for (size_t i = 0; i < graph->weight_count; i++) {
     if (graph->weights[i].form.codes != MK_CODES_NONE) {
       return false;
     }
   }
-  return mk_is_wide(graph, wide);
+  return mk_is_wide(graph, wide) && mk_wide_shares(graph, wide->ranks > 1 ? wide->ranks : 1);
 }
 
 /* Of the machine for long prompts: as many as there may be, where a GPU takes such programs of this shape. */
@@ -322,9 +322,8 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
   if (several || (main->gpu != NULL && mk_program_rows(main->program) > 1)) {
     MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
   }
-  const uint32_t rows = several && main->gpu != NULL && mk_gpu_rank_count(main->gpu) == 1 && options->long_prompts
-                            ? prompt_rows(engine, options, compile)
-                            : 0;
+  const uint32_t rows =
+      several && main->gpu != NULL && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
   return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
 }
 

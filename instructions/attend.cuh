@@ -56,8 +56,9 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
   const mk_operand &out = instruction_at_hand(c).parts[MK_PART_ATTEND_out];
   uint32_t cols = c.d.buffer(out).cols;
   const float factors[2] = {__fdividef(1.0f, span.total[0]), __fdividef(1.0f, span.total[1])};
-  tile::store_rows<steps / 2>(plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
-                              lines_of_warp(c, out), span.o, factors);
+  uint16_t *first = plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(c.d.warp * 16) * cols;
+  to_readers(places_of(c.d, out), first,
+             [&](uint16_t *to) { tile::store_rows<steps / 2>(to, cols, lines_of_warp(c, out), span.o, factors); });
 }
 
 __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {

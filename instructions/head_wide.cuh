@@ -120,9 +120,11 @@ __device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word 
         tile::global<uint64_t>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
     for (uint32_t line = lane; line < lines; line += 32) {
       bool chooses = computes && line_tile * LINES + line + 1 == lines_of(c.d).count;
-      tile::store_stamped_pair(words + line * 2, __float_as_uint(chooses ? best : -INFINITY),
-                               (chooses ? index : MK_CANDIDATE_NONE) | (stop != 0 ? MK_CANDIDATE_STOP : 0u),
-                               c.d.generation());
+      to_readers(places_of(c.d, candidate), words + line * 2, [=](uint64_t *to) {
+        tile::store_stamped_pair(to, __float_as_uint(chooses ? best : -INFINITY),
+                                 (chooses ? index : MK_CANDIDATE_NONE) | (stop != 0 ? MK_CANDIDATE_STOP : 0u),
+                                 c.d.generation());
+      });
     }
   }
   consumers_signal(c, in);

@@ -199,13 +199,15 @@ __device__ inline element *own_rows(const wide_consumer &c, const mk_operand &op
 
 __device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, const warp_share &own,
                                   tile::group_sums &y) {
-  float *to = own_rows<float>(c, out, own);
+  float *first = own_rows<float>(c, out, own);
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
-    if (line < own.lines.end) {
-      to[line * cols] = upper;
-      to[line * cols + 8] = lower;
-    }
+  to_readers(places_of(c.d, out), first, [&](float *to) {
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+      if (line < own.lines.end) {
+        to[line * cols] = upper;
+        to[line * cols + 8] = lower;
+      }
+    });
   });
 }
 
@@ -231,12 +233,14 @@ __device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_w
                                   tile::group_sums &y) {
   const mk_operand &out = in.parts[MK_PART_GLU_out];
   uint32_t cols = c.d.buffer(out).cols;
-  uint16_t *to = plain_lines<uint16_t>(c.d, out) + own.tile * 8;
+  uint16_t *first = plain_lines<uint16_t>(c.d, out) + own.tile * 8;
   tile::each_line(y, own.lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
-  tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
-    if (line < own.lines.end) {
-      tile::store<uint32_t>(to + line * cols + rows, values);
-    }
+  to_readers(places_of(c.d, out), first, [&](uint16_t *to) {
+    tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
+      if (line < own.lines.end) {
+        tile::store<uint32_t>(to + line * cols + rows, values);
+      }
+    });
   });
 }
 
@@ -267,13 +271,15 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
     });
   }
   put_floats(c, to, own, y);
-  uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + own.tile * 16;
+  uint16_t *first = plain_lines<uint16_t>(c.d, out) + own.tile * 16;
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
-    if (line < own.lines.end) {
-      tile::store<uint32_t>(rounded + line * cols + rows, upper);
-      tile::store<uint32_t>(rounded + line * cols + rows + 8, lower);
-    }
+  to_readers(places_of(c.d, out), first, [&](uint16_t *rounded) {
+    tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+      if (line < own.lines.end) {
+        tile::store<uint32_t>(rounded + line * cols + rows, upper);
+        tile::store<uint32_t>(rounded + line * cols + rows + 8, lower);
+      }
+    });
   });
 }
 

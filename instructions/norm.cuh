@@ -36,6 +36,7 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
   uint16_t *to = tile::global<uint16_t>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
   const uint16_t *from = tile::global<const uint16_t>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +
                          x.col * b.tile_cols + lane * 4;
+  uint32_t readers = places_of(c.d, out), readers_of_squares = places_of(c.d, squares);
 #pragma unroll 1
   for (uint32_t first = 0; first < lines; first += BATCH * MK_GPU_CONSUMER_WARPS) {
     uint2 pairs[BATCH];
@@ -54,11 +55,14 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
       uint32_t line = first + i * MK_GPU_CONSUMER_WARPS + c.d.warp;
       float sum = chain_squares(pairs[0]);
       if (there && line < lines) {
-        tile::store<uint2>(to + static_cast<uint64_t>(line) * cols,
-                           uint2{tile::multiply_bf16(pairs[0].x, gain.x), tile::multiply_bf16(pairs[0].y, gain.y)});
+        uint2 normed = {tile::multiply_bf16(pairs[0].x, gain.x), tile::multiply_bf16(pairs[0].y, gain.y)};
+        to_readers(readers, to + static_cast<uint64_t>(line) * cols,
+                   [=](uint16_t *copy) { tile::store<uint2>(copy, normed); });
       }
       if (lane == 0 && line < lines) {
-        plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;
+        to_readers(readers_of_squares,
+                   plain_lines<float>(c.d, squares) + static_cast<uint64_t>(line) * c.d.buffer(squares).cols,
+                   [=](float *copy) { *copy = sum; });
       }
 #pragma unroll
       for (uint32_t next = 1; next < BATCH; next++) {

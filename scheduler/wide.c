@@ -59,6 +59,27 @@ static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t tile) {
                          0);
 }
 
+/* Of q, k and v a rank has heads; of all else what mk_rank_tiles gives. HEAD goes by single row tiles. */
+bool mk_wide_shares(const mk_graph *graph, uint32_t ranks) {
+  const mk_config *c = &graph->config;
+  if (ranks > 1 && (c->kv_heads % ranks != 0 || c->kv_heads / ranks * c->head_dim % MK_CHAIN_COLS != 0)) {
+    return false;
+  }
+  for (size_t i = 0; i < graph->node_count; i++) {
+    const mk_node *node = &graph->nodes[i];
+    if (node->weight == MK_NONE || node->kind == MK_NODE_QKV || node->kind == MK_NODE_HEAD) {
+      continue;
+    }
+    const uint32_t tiles = graph->weights[node->weight].rows / MK_TILE;
+    for (uint32_t rank = 1; rank < ranks; rank++) {
+      if (mk_rank_tiles(tiles, ranks, rank).first % UNIT_TILES != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 /* The SM that owns a unit of the residual. */
 static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
   const uint32_t rank = mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);

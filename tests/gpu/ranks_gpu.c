@@ -9,7 +9,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "vm/gpu/extra.h"
 
-enum { MOST_STEPS = 200, FAULT_STEPS = 8, FAULT_MS = 300, SMS = 132 };
+enum { MOST_STEPS = 200, FAULT_STEPS = 8, FAULT_MS = 300, SMS = 132, LONGEST_PROMPT = 1500 };
 
 typedef struct output {
   uint32_t tokens[MOST_STEPS], count;
@@ -38,22 +38,27 @@ static void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms) 
   *sms = SMS / ((ranks + gpus - 1) / gpus);
 }
 
-static bool run(const mk_config *config, const char *on, uint32_t sms, bool with_logits, uint32_t steps, output *out,
-                const char *test) {
-  static const uint32_t prompt[] = {1, 5, 9};
+/* rows: of a step, in which prompts of more than one row go. */
+static bool run(const mk_config *config, const char *on, uint32_t sms, uint32_t rows, uint32_t length, bool with_logits,
+                uint32_t steps, output *out, const char *test) {
+  static uint32_t prompt[LONGEST_PROMPT];
   mk_engine *engine;
   const mk_engine_options options = {.device = on,
                                      .synth = config,
                                      .synth_seed = 3,
                                      .sms = sms,
-                                     .max_seq = 256,
+                                     .rows = rows,
+                                     .max_seq = length + MOST_STEPS + 1,
                                      .want_logits = with_logits,
                                      .gpu_deadline_ms = deadline_ms};
   out->count = 0;
+  for (uint32_t i = 0; i < length; i++) {
+    prompt[i] = (i * i * 7 + i * 4 + 1) % config->vocab;
+  }
   if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
     return false;
   }
-  bool good = expect_ok(mk_engine_generate(engine, prompt, 3, steps, keep, out), test);
+  bool good = expect_ok(mk_engine_generate(engine, prompt, length, steps, keep, out), test);
   mk_engine_close(engine);
   return good && expect(out->count == steps, test, "not every token came");
 }
@@ -101,19 +106,22 @@ static bool place_model(const char *shape, change *of, uint32_t ranks, trial *t)
   return true;
 }
 
-/* The same bits with a launch for each token, and the same tokens in one launch. */
-static void compare(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t steps) {
+/* The same bits with a launch for each token, and the same tokens in one launch; after a prompt of `length` tokens in
+ * steps of `rows`. */
+static void compare_prompt(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
+                           uint32_t length, uint32_t steps) {
   char test[128], text[96];
   trial t;
   output first = {.count = 0}, again = {.count = 0};
   if (!place_model(shape, of, ranks, &t)) {
     return;
   }
-  snprintf(test, sizeof test, "%s%s, %u ranks on %s", shape, what, ranks, t.on);
+  snprintf(test, sizeof test, "%s%s, %u tokens by %u rows, %u ranks on %s", shape, what, length, rows, ranks, t.on);
   first.vocab = again.vocab = t.config.vocab;
   if (expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &first.logits), test) &&
       expect_ok(mk_alloc(MOST_STEPS * first.vocab, sizeof(float), &again.logits), test) &&
-      run(&t.config, t.one, 0, true, steps, &first, test) && run(&t.config, t.on, t.sms, true, steps, &again, test)) {
+      run(&t.config, t.one, 0, rows, length, true, steps, &first, test) &&
+      run(&t.config, t.on, t.sms, rows, length, true, steps, &again, test)) {
     uint32_t same = 0;
     while (same < steps && first.tokens[same] == again.tokens[same] &&
            memcmp(first.logits + same * first.vocab, again.logits + same * first.vocab, first.vocab * sizeof(float)) ==
@@ -122,7 +130,7 @@ static void compare(const char *shape, const char *what, change *of, uint32_t ra
     }
     snprintf(text, sizeof text, "the logits of token %u have other bits than on one rank", same);
     expect(same == steps, test, text);
-    if (run(&t.config, t.on, t.sms, false, steps, &again, test)) {
+    if (run(&t.config, t.on, t.sms, rows, length, false, steps, &again, test)) {
       expect(memcmp(first.tokens, again.tokens, steps * sizeof *first.tokens) == 0, test,
              "one launch gives other tokens");
     }
@@ -130,6 +138,10 @@ static void compare(const char *shape, const char *what, change *of, uint32_t ra
   }
   mk_free(first.logits);
   mk_free(again.logits);
+}
+
+static void compare(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t steps) {
+  compare_prompt(shape, what, of, ranks, 1, 3, steps);
 }
 
 enum { MOST_SEQUENCES = 16, MOST_TOKENS = 64 };
@@ -366,6 +378,14 @@ void test_ranks(bool quick) {
     compare_rows("llama-3.1-8b", "", NULL, 4, 16, 8);
     compare_wide_norms("llama-3.1-70b", " of 4 layers", have_four_layers, 2, tokens);
     compare_wide_norms("llama-3.1-70b", " of 4 layers", have_four_layers, 4, tokens);
+  }
+  compare_prompt("llama-3.2-1b", "", NULL, 2, 512, 700, 8);
+  if (!quick) {
+    compare_prompt("llama-3.2-1b", "", NULL, 2, 128, LONGEST_PROMPT, 8);
+    compare_prompt("llama-3.2-1b", "", NULL, 4, 1024, LONGEST_PROMPT, 8);
+    compare_prompt("llama-3.1-8b", "", NULL, 2, 1024, 1024, 8);
+    compare_prompt("llama-3.1-8b", "", NULL, 4, 1024, 1024, 8);
+    compare_prompt("llama-3.1-8b", "", NULL, 8, 512, 600, 4);
   }
   test_draws("tiny", 2);
   if (!quick) {

@@ -35,7 +35,7 @@ static void mark_units(const mk_gpu *gpu, const size_t *marks, uint8_t *named) {
 
 /* The share of units [first, first + count). */
 static mk_status describe(const mk_buffer *b, size_t buffer, uint64_t first, uint64_t count, mk_gpu_share *out) {
-  const uint64_t elements = b->dtype == MK_DTYPE_BF16 ? 2 : 4;
+  const uint64_t bytes = b->dtype == MK_DTYPE_BF16 ? 2 : 4; /* of an element */
   *out = (mk_gpu_share){.buffer = (uint32_t)buffer, .unit = (uint32_t)first, .units = (uint32_t)count, .count = 1};
   if (b->store == MK_STORE_TILES) {
     const uint64_t row_tile = b->bytes / mk_buffer_grid_rows(b);
@@ -47,14 +47,14 @@ static mk_status describe(const mk_buffer *b, size_t buffer, uint64_t first, uin
     out->bytes = out->step = count * pair;
     out->stride = b->cols * pair;
     out->count = b->blocks;
-  } else if (b->store == MK_STORE_PLAIN && b->dtype != MK_DTYPE_BF16) { /* lies on every rank as in the program */
+  } else if (b->store == MK_STORE_PLAIN) { /* lies on every rank as in the program */
     const uint64_t last = (first + count) * b->tile_cols;
-    out->first = first * b->tile_cols * elements;
-    out->bytes = ((last < b->cols ? last : b->cols) - first * b->tile_cols) * elements;
-    out->stride = out->step = b->cols * elements;
+    out->first = first * b->tile_cols * bytes;
+    out->bytes = ((last < b->cols ? last : b->cols) - first * b->tile_cols) * bytes;
+    out->stride = out->step = b->cols * bytes;
     out->count = b->rows;
   } else {
-    return mk_error(MK_ERR_FILE, "buffer %s is dealt over GPUs; this machine deals weights, caches and plain fp32",
+    return mk_error(MK_ERR_FILE, "buffer %s is dealt over GPUs; this machine deals weights, caches and plain values",
                     b->name);
   }
   return MK_OK;

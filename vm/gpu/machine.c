@@ -12,7 +12,7 @@
 enum { DEFAULT_DEADLINE_MS = 1500 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */
-  uint64_t instructions, queues, buffers, totals, counters, control, maps, peers, bytes;
+  uint64_t instructions, queues, buffers, totals, counters, control, maps, peers, waiters, bytes;
 } table_plan;
 
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what) {
@@ -113,7 +113,9 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
     return MK_GPU_IMAGE_MLA;
   }
   if (gpu->rows > MK_MAX_ROWS) {
-    return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
+    return gpu->ranks > 1                       ? MK_GPU_IMAGE_WIDE_RANKS
+           : mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS
+                                                : MK_GPU_IMAGE_WIDE;
   }
   if (mk_gpu_is_quantised(gpu->program)) {
     return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_QUANTISED : MK_GPU_IMAGE_QUANTISED;
@@ -170,8 +172,9 @@ static table_plan plan_tables(const mk_gpu *gpu) {
   plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
   plan.counters = mk_gpu_place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
   plan.control = mk_gpu_place(&plan.bytes, sizeof(mk_gpu_control));
-  plan.maps = mk_gpu_place(&plan.bytes, mk_gpu_map_count(program) * sizeof(mk_gpu_tensor_map));
+  plan.maps = mk_gpu_place(&plan.bytes, mk_gpu_map_count(gpu) * sizeof(mk_gpu_tensor_map));
   plan.peers = mk_gpu_place(&plan.bytes, gpu->ranks > 1 ? sizeof(mk_gpu_peers) : 0);
+  plan.waiters = mk_gpu_place(&plan.bytes, gpu->ranks > 1 ? program->counter_count * sizeof(uint32_t) : 0);
   return plan;
 }
 
@@ -268,10 +271,15 @@ static void tell_ranks(const mk_gpu *gpu, const mk_instruction *in, const uint64
   }
 }
 
-static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *to) {
+/* waiters: of several ranks, which of them wait for each counter. */
+static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *to, uint32_t *waiters) {
   const mk_program *program = gpu->program;
   mk_readers readers = {0};
   mk_status status = gpu->ranks > 1 ? mk_program_readers(program, &readers) : MK_OK;
+  for (size_t c = 0; c < program->counter_count && gpu->ranks > 1 && status == MK_OK; c++) {
+    const mk_counter *counter = &program->counters[c];
+    waiters[c] = counter->rank == MK_RANK_EACH ? (uint32_t)readers.counters[c] : 1u << counter->rank;
+  }
   for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
     status = mk_encode(program, &program->instructions[i], &to[i]);
   }
@@ -287,7 +295,8 @@ static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *t
 
 static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
   const mk_program *program = gpu->program;
-  MK_TRY(describe_instructions(gpu, (mk_instruction_word *)(void *)(image + plan->instructions)));
+  MK_TRY(describe_instructions(gpu, (mk_instruction_word *)(void *)(image + plan->instructions),
+                               (uint32_t *)(void *)(image + plan->waiters)));
   for (uint32_t q = 0; q < gpu->queues; q++) {
     const mk_queue *from = &program->queues[(size_t)gpu->rank * gpu->queues + q];
     mk_gpu_queue queue = {.first = from->first, .count = from->count};
@@ -350,6 +359,8 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
   };
   if (gpu->ranks > 1) {
     gpu->peers = gpu->tables + plan->peers;
+    gpu->waiters = gpu->tables + plan->waiters;
+    gpu->maps_of_buffers = gpu->tables + plan->maps;
     gpu->params.peers = device_pointer(gpu->peers);
   }
   return status;

@@ -80,15 +80,16 @@ struct mk_gpu {
   mk_gpu_flight
       flights[MK_GPU_FLIGHTS]; /* those in the stream are the last `in_flight` up to the one with number `queued` */
   uint32_t queued, in_flight;
-  mk_gpu_control ended;                   /* of the run that ended last */
-  mk_cu_address weights, kv, work;        /* arenas; a machine beside another one has the third alone */
-  mk_cu_address tables;                   /* instructions, queues, buffers, totals, counters, control */
-  mk_cu_address *places;                  /* of buffers */
-  const mk_gpu *lender;                   /* while the machine opens */
-  bool lent;                              /* weights and KV cache are another machine's */
-  mk_cu_address counters, control, peers; /* peers: of several ranks */
-  mk_cu_address trace;                    /* 0: the recorder is off */
-  mk_cu_address flushed;                  /* 0: mk_gpu_flush was not called yet */
+  mk_gpu_control ended;            /* of the run that ended last */
+  mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
+  mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, control */
+  mk_cu_address *places;           /* of buffers */
+  const mk_gpu *lender;            /* while the machine opens */
+  bool lent;                       /* weights and KV cache are another machine's */
+  mk_cu_address counters, control;
+  mk_cu_address peers, waiters, maps_of_buffers; /* of several ranks: what peers.h says */
+  mk_cu_address trace;                           /* 0: the recorder is off */
+  mk_cu_address flushed;                         /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
   mk_cu_function_ref flush; /* reads that memory; or, told to read no bytes, does nothing */
   mk_cu_address scratch;    /* of several rows: sums that wait */
@@ -142,7 +143,7 @@ bool mk_gpu_is_quantised(const mk_program *program);
 bool mk_gpu_samples(const mk_program *program);
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
  * stays empty for all others. */
-size_t mk_gpu_map_count(const mk_program *program);
+size_t mk_gpu_map_count(const mk_gpu *gpu);
 /* The bytes of the work lists of so many steps; 0: the program has none. */
 uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps);
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);

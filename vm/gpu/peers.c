@@ -68,11 +68,12 @@ static mk_status enable(const mk_gpu *gpu, const mk_gpu *other) {
 mk_status mk_gpu_connect(mk_gpu *gpu) {
   for (uint32_t r = 0; r < gpu->ranks && gpu->ranks > 1; r++) {
     mk_gpu *own = gpu->of_rank[r];
-    mk_gpu_peers peers = {.rank = r, .ranks = gpu->ranks};
+    mk_gpu_peers peers = {.rank = r, .ranks = gpu->ranks, .waiters = own->waiters, .maps = own->maps_of_buffers};
     for (uint32_t o = 0; o < gpu->ranks; o++) {
       const mk_gpu *other = gpu->of_rank[o];
       MK_TRY(mk_gpu_of_rank(own, enable(own, other)));
       peers.away[o] = other->work - own->work;
+      peers.counters[o] = other->counters - own->counters;
       peers.aborts[o] = other->control + offsetof(mk_gpu_control, abort);
     }
     MK_TRY(mk_gpu_enter(own));

@@ -273,6 +273,25 @@ static mk_status check_homes(const mk_program *program) {
   return MK_OK;
 }
 
+/* Nor does it wait for a counter that another rank has for itself. */
+static mk_status check_counters(const mk_program *program) {
+  for (size_t q = 0; q < program->queue_count; q++) {
+    for (uint32_t i = program->queues[q].first; i < program->queues[q].first + program->queues[q].count; i++) {
+      const mk_instruction *in = &program->instructions[i];
+      for (uint32_t w = 0; w < in->wait_count; w++) {
+        const mk_counter *c = &program->counters[in->waits[w].counter];
+        if (c->kind == MK_COUNTER_RELEASE && c->rank != MK_RANK_EACH && c->rank != mk_queue_rank(program, q)) {
+          return mk_error(MK_ERR_FILE,
+                          "instruction %u of rank %u waits for counter %s of rank %u; here ranks share what each of "
+                          "them has a copy of",
+                          in->uid, mk_queue_rank(program, q), c->name, c->rank);
+        }
+      }
+    }
+  }
+  return MK_OK;
+}
+
 /* What kernels for several ranks have. */
 static mk_status check_ranks(const mk_program *program) {
   const uint32_t ranks = program->machine.ranks;
@@ -282,12 +301,13 @@ static mk_status check_ranks(const mk_program *program) {
   if (ranks > MK_GPU_MOST_RANKS) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
-  const bool many = mk_program_rows(program) > MK_MAX_ROWS;
-  const char *missing = many                           ? "has more than 16 rows per step"
-                        : mk_gpu_is_quantised(program) ? "has quantised weights"
-                        : !has_hints_alone(program)    ? "has a release counter"
-                                                       : NULL;
+  const bool wide = mk_program_rows(program) > MK_MAX_ROWS;
+  const char *missing = wide && mk_program_slots(program) > 1 ? "has more than 16 rows per step of several slots"
+                        : mk_gpu_is_quantised(program)        ? "has quantised weights"
+                        : !wide && !has_hints_alone(program)  ? "has a release counter"
+                                                              : NULL;
   MK_TRY(check_homes(program));
+  MK_TRY(check_counters(program));
   return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,
                                     "the program has %u ranks and %s, which several GPUs do not do yet: use one GPU, "

@@ -241,10 +241,28 @@ __device__ inline void wait_counters(const device &d, const mk_instruction_word 
   }
 }
 
+// Adds to the copies of a release counter: one release for all of them.
+__device__ inline void signal_ranks(const device &d, uint32_t counter, uint32_t *own, uint32_t amount) {
+  const mk_gpu_peers *peers = d.params.peers;
+  tile::fence_release();
+  uint32_t waiters = tile::global<const uint32_t>(peers->waiters)[counter];
+  for (uint32_t rank = 0; rank < peers->ranks; rank++) {
+    if (tile::has_lane(waiters, rank)) {
+      tile::add_relaxed(tile::view<uint32_t>(tile::view<uint8_t>(own) + peers->counters[rank]), amount);
+    }
+  }
+}
+
 __device__ inline void signal_counters(const device &d, const mk_instruction_word &in) {
   for (uint32_t s = 0; s < in.signal_count; s++) {
     uint32_t counter = in.signals[s].counter;
     uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
+    if constexpr (MK_GPU_RANKS) {
+      if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
+        signal_ranks(d, counter, address, in.signals[s].amount);
+        continue;
+      }
+    }
     if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
       tile::add_release(address, in.signals[s].amount);
     } else {

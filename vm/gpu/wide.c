@@ -4,8 +4,8 @@
 
 #include "vm/gpu/machine_internal.h"
 
-size_t mk_gpu_map_count(const mk_program *program) {
-  return mk_program_rows(program) > MK_MAX_ROWS ? program->buffer_count : 0;
+size_t mk_gpu_map_count(const mk_gpu *gpu) {
+  return gpu->rows > MK_MAX_ROWS ? gpu->program->buffer_count + gpu->more_buffers : 0;
 }
 
 uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps) {
@@ -42,28 +42,40 @@ static map_shape shape_of_weight(const mk_buffer *b) {
                      .box = {STEP_WORDS, MK_CHAIN_COLS / MK_TILE, MK_WIDE_GPU_UNIT_TILES / 2}};
 }
 
-/* What lies beyond the buffer comes as zeros. */
-static mk_status encode(const mk_gpu *gpu, size_t buffer, const map_shape *shape, void *to) {
+/* What lies beyond the buffer, or beyond a share of it, comes as zeros. */
+static mk_status encode(const mk_gpu *gpu, size_t buffer, mk_cu_address at, const map_shape *shape, void *to) {
   _Alignas(64) uint64_t map[16];
   const uint32_t steps[] = {1, 1, 1};
-  MK_TRY(mk_gpu_check(gpu,
-                      gpu->driver->tensor_map(
-                          map, shape->type, shape->rank, (void *)(uintptr_t)mk_gpu_address(gpu, buffer), shape->sizes,
-                          shape->strides, shape->box, steps, 0, shape->swizzle, MK_CU_TENSOR_PROMOTE_NONE, 0),
-                      gpu->program->buffers[buffer].name));
+  MK_TRY(mk_gpu_check(
+      gpu,
+      gpu->driver->tensor_map(map, shape->type, shape->rank, (void *)(uintptr_t)at, shape->sizes, shape->strides,
+                              shape->box, steps, 0, shape->swizzle, MK_CU_TENSOR_PROMOTE_NONE, 0),
+      gpu->program->buffers[buffer].name));
   memcpy(to, map, sizeof map);
   return MK_OK;
 }
 
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to) {
   const mk_program *program = gpu->program;
-  for (size_t b = 0; b < mk_gpu_map_count(program); b++) {
+  mk_gpu_tensor_map *maps = to;
+  if (mk_gpu_map_count(gpu) == 0) {
+    return MK_OK;
+  }
+  for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
     bool lines =
         buffer->kind == MK_KIND_ACTIVATION && buffer->dtype == MK_DTYPE_BF16 && buffer->store == MK_STORE_PLAIN;
-    if (lines || buffer->store == MK_STORE_TILES) {
+    if (lines || (buffer->store == MK_STORE_TILES && !mk_gpu_is_dealt(gpu, b))) {
       const map_shape shape = lines ? shape_of_lines(buffer) : shape_of_weight(buffer);
-      MK_TRY(encode(gpu, b, &shape, (uint8_t *)to + b * sizeof(mk_gpu_tensor_map)));
+      MK_TRY(encode(gpu, b, mk_gpu_address(gpu, b), &shape, &maps[b]));
+    }
+  }
+  for (size_t s = 0; s < gpu->share_count; s++) {
+    const mk_gpu_share *share = &gpu->shares[s];
+    if (program->buffers[share->buffer].store == MK_STORE_TILES) {
+      map_shape shape = shape_of_weight(&program->buffers[share->buffer]);
+      shape.sizes[2] = share->unit + share->units;
+      MK_TRY(encode(gpu, share->buffer, mk_gpu_share_base(share), &shape, &maps[share->number]));
     }
   }
   return MK_OK;

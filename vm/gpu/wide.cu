@@ -118,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   using namespace mk;
   device d{params, tile::warp(), 0};
   clear_warp_words(d);
+  find_copies(d);
   if (tile::thread() == 0) {
     init_barriers(d);
     prepare_tracks();

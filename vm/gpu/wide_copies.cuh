@@ -97,13 +97,21 @@ struct streamed {
   }
 };
 
+// The tensor map of a buffer.
+__device__ inline const mk_gpu_tensor_map *map_of(const device &d, uint32_t buffer) {
+  if constexpr (MK_GPU_RANKS) {
+    return tile::global<const mk_gpu_tensor_map>(d.params.peers->maps) + buffer;
+  }
+  return d.params.maps + buffer;
+}
+
 __device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
-  return {d.params.maps + operand.buffer, operand.row, operand.col, false, !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
+  return {map_of(d, operand.buffer), operand.row, operand.col, false, !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
 }
 
 // The lines of a tile that are active.
 __device__ inline streamed lines_of_tile(const device &d, const mk_operand &x) {
-  return {d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES, x.col * d.buffer(x).tile_cols,
+  return {map_of(d, x.buffer), static_cast<uint32_t>(x.row) * LINES, x.col * d.buffer(x).tile_cols,
           active_lines(d, x.row) > LINES / 2, false};
 }
 
