@@ -48,6 +48,7 @@ static bool run(const mk_config *config, const char *on, uint32_t sms, uint32_t 
                                      .synth_seed = 3,
                                      .sms = sms,
                                      .rows = rows,
+                                     .slots = 1,
                                      .max_seq = length + MOST_STEPS + 1,
                                      .want_logits = with_logits,
                                      .gpu_deadline_ms = deadline_ms};
