@@ -147,7 +147,11 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id);
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
 /* For how many milliseconds, by their events, GPUs have worked in all launches of this engine; 0 on the cpu. */
-double mk_engine_busy_ms(const mk_engine *engine);
+typedef struct mk_engine_busy {
+  double steps_ms;
+  double ranks_ms; /* from steps to the rankings of their tokens */
+} mk_engine_busy;
+mk_engine_busy mk_engine_busy_of(const mk_engine *engine);
 
 /* ---- Sequences from beginning to end ---- */
 

@@ -31,7 +31,7 @@ struct mk_engine {
   uint32_t max_seq;
   mk_recording recording; /* of the launches since mk_engine_trace */
   mk_batch *batch;
-  double busy_ms;       /* of all launches on GPUs */
+  mk_engine_busy busy;
   mk_ranking *rankings; /* of a GPU's step, by line, [MK_MOST_ROWS], NULL until somebody wants them */
   float *logits_copy;   /* of a GPU's step, [MK_MOST_ROWS][vocab], NULL until somebody wants them */
 };

@@ -180,7 +180,8 @@ static bool plan_next(const flight *f, mk_step_row *rows) {
 static mk_status finish(at_work *w, flight *f, const mk_batch_wants *wants, bool *more) {
   mk_engine *engine = w->engine;
   MK_TRY(mk_gpu_finish(w->machine->gpu));
-  engine->busy_ms += mk_gpu_time_ms(w->machine->gpu);
+  engine->busy.steps_ms += mk_gpu_time_ms(w->machine->gpu);
+  engine->busy.ranks_ms += mk_gpu_rank_ms(w->machine->gpu);
   for (uint32_t i = 0; i < f->ranks.count; i++) {
     engine->rankings[f->rows[i].line] = f->found[i];
   }
@@ -244,7 +245,7 @@ static mk_status run_steps(at_work *w, void *user) {
     return run_with_logits(w, &wants);
   }
   MK_TRY(mk_gpu_run_plan(machine->gpu, launch->plan, launch->steps, on_step, w));
-  engine->busy_ms += mk_gpu_time_ms(machine->gpu);
+  engine->busy.steps_ms += mk_gpu_time_ms(machine->gpu);
   return MK_OK;
 }
 
@@ -320,7 +321,7 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id) { return mk_batch_cancel(e
 
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch_count(engine->batch, out); }
 
-double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
+mk_engine_busy mk_engine_busy_of(const mk_engine *engine) { return engine->busy; }
 
 /* Makes launches until all sequences have ended, or the machine fails. With a program of one slot a failure ends its
  * sequence, and the next one begins. */
