@@ -139,7 +139,11 @@ static mk_status prepare_ranks(flight *f, uint32_t most) {
 
 static mk_status queue(at_work *w, flight *f, uint32_t first, uint32_t steps, const mk_step_row *plan,
                        const mk_batch_wants *wants) {
-  *f = (flight){.work = w, .first = first, .steps = steps};
+  f->work = w; /* not all of the flight, which is large: the GPU may be waiting */
+  f->first = first;
+  f->steps = steps;
+  f->seen = 0;
+  f->ranks = (mk_gpu_ranks){0};
   MK_TRY(wants->rankings ? prepare_ranks(f, wants->most) : MK_OK);
   return mk_gpu_enqueue(w->machine->gpu, plan, steps, wants->rankings ? &f->ranks : NULL);
 }

@@ -34,6 +34,7 @@ typedef struct task {
 struct mk_cu_stream {
   task *first, *last;
   bool used;
+  bool at_work; /* then it is asked for by a stream that it waits for itself: not now */
 };
 
 static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1};
@@ -100,16 +101,18 @@ static bool work_on(task *t) {
 
 /* Works as far as a step of a kernel; true: nothing is left to do. */
 static bool go_on(mk_cu_stream_ref stream) {
-  while (stream->first != NULL) {
+  if (stream->at_work) {
+    return false;
+  }
+  stream->at_work = true;
+  while (stream->first != NULL && work_on(stream->first)) {
     task *t = stream->first;
-    if (!work_on(t)) {
-      return false;
-    }
     stream->first = t->next;
     stream->last = stream->first == NULL ? NULL : stream->last;
     free(t);
   }
-  return true;
+  stream->at_work = false;
+  return stream->first == NULL;
 }
 
 mk_cu_result cuInit(unsigned flags) {

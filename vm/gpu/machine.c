@@ -155,7 +155,8 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(load_kernel(gpu));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
-  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->copies, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->sending, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->taking, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
   for (mk_gpu_flight *f = gpu->flights; f < gpu->flights + MK_GPU_FLIGHTS; f++) {
     MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->start, 0), "making an event"));
     MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->end, 0), "making an event"));
@@ -459,7 +460,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
 static void release_device(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   (void)cu->context_set(gpu->context);
-  const mk_cu_stream_ref streams[] = {gpu->copies, gpu->stream}; /* before the events that they may wait for */
+  const mk_cu_stream_ref streams[] = {gpu->taking, gpu->sending, gpu->stream}; /* before events that they wait for */
   for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
     if (streams[i] != NULL) {
       (void)cu->stream_free(streams[i]);

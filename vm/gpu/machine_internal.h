@@ -86,7 +86,8 @@ struct mk_gpu {
   mk_cu_module_ref module, recording_module;
   mk_cu_function_ref kernel, recording; /* the second one: NULL until it is needed */
   mk_cu_stream_ref stream;
-  mk_cu_stream_ref copies; /* what is copied beside kernels, so that no kernel waits for it in vain */
+  /* Beside it, so that no kernel waits in vain: plans for the GPU, and what a launch leaves for the host. */
+  mk_cu_stream_ref sending, taking;
   mk_gpu_flight
       flights[MK_GPU_FLIGHTS]; /* those in the stream are the last `in_flight` up to the one with number `queued` */
   uint32_t queued, in_flight;

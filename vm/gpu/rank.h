@@ -25,7 +25,7 @@ typedef struct mk_gpu_ranked {
   float highest;   /* logit */
   float logit;     /* of the token that is asked about */
   uint32_t before; /* how many tokens are more probable than that token, or as probable and of a lower index */
-  uint32_t zero;
+  uint32_t token;  /* of the first part: what the line has chosen */
   uint64_t keys[MK_GPU_RANK_MOST]; /* mk_rank_key of the most probable ones, in that order; 0: there are no more */
 } mk_gpu_ranked;
 

@@ -72,10 +72,10 @@ static mk_status close_launch(mk_gpu *gpu, mk_gpu_flight *f) {
     MK_TRY(mk_gpu_start_ranks(gpu, f));
     MK_TRY(mk_gpu_check(gpu, cu->event_record(f->ranked, gpu->stream), "launching the kernel"));
   }
-  MK_TRY(mk_gpu_check(gpu, cu->stream_after(gpu->copies, is_ranked(f) ? f->ranked : f->end, 0), "launching the kernel"));
-  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, mk_gpu_control_of(gpu, index), sizeof *control, gpu->copies),
+  MK_TRY(mk_gpu_check(gpu, cu->stream_after(gpu->taking, is_ranked(f) ? f->ranked : f->end, 0), "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, mk_gpu_control_of(gpu, index), sizeof *control, gpu->taking),
                       "launching the kernel"));
-  return mk_gpu_check(gpu, cu->event_record(f->done, gpu->copies), "launching the kernel");
+  return mk_gpu_check(gpu, cu->event_record(f->done, gpu->taking), "launching the kernel");
 }
 
 static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last_ms, bool *ended) {
@@ -238,12 +238,12 @@ static mk_status send_plan(mk_gpu *gpu, mk_gpu_flight *f, const mk_step_row *pla
   f->params.plan = (const uint32_t *)(uintptr_t)to;
   memcpy(gpu->plan, plan, bytes);
   MK_TRY(send_lists(gpu, steps));
-  MK_TRY(mk_gpu_check(gpu, cu->upload_async(to, gpu->plan, bytes, beside ? gpu->copies : gpu->stream),
+  MK_TRY(mk_gpu_check(gpu, cu->upload_async(to, gpu->plan, bytes, beside ? gpu->sending : gpu->stream),
                       "sending the plan"));
   if (!beside) {
     return MK_OK;
   }
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->sent, gpu->copies), "sending the plan"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->sent, gpu->sending), "sending the plan"));
   return mk_gpu_check(gpu, cu->stream_after(gpu->stream, f->sent, 0), "sending the plan");
 }
 
