@@ -41,8 +41,8 @@ typedef struct mk_recorded_launch {
 
 /* Before a launch: turns the machine's recorder on where the window is in it. *records: it was. */
 mk_status mk_recording_start(const mk_recording *r, const mk_recorded_launch *launch, bool *records);
-/* After the launch, of which `status` came: if it was recorded, turns the recorder off, and keeps what it recorded where
- * that is more than what was kept before. Returns the launch's failure, or else its own. */
+/* After the launch, of which `status` came: if it was recorded, turns the recorder off, and keeps what it recorded
+ * where that is more than what was kept before. Returns the launch's failure, or else its own. */
 mk_status mk_recording_stop(mk_recording *r, const mk_recorded_launch *launch, bool records, mk_status status);
 /* What was recorded, now the caller's, without the facts that no machine knows (mk_trace.facts). */
 mk_status mk_recording_take(mk_recording *r, mk_trace **out);

@@ -613,8 +613,7 @@ static mk_status clear_rank(mk_gpu *gpu) {
   if (gpu->counter_bytes != 0) {
     MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->counters, 0, gpu->counter_bytes, gpu->stream), "clearing counters"));
   }
-  MK_TRY(mk_gpu_check(gpu,
-                      cu->fill_async(gpu->control, 0, (size_t)MK_GPU_FLIGHTS * MK_GPU_CONTROL_STRIDE, gpu->stream),
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, (size_t)MK_GPU_FLIGHTS * MK_GPU_CONTROL_STRIDE, gpu->stream),
                       "clearing memory"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory"));
   for (uint64_t i = 0; i < gpu->ring_entries; i++) {

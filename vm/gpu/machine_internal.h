@@ -19,8 +19,8 @@ typedef struct mk_gpu_control {
 } mk_gpu_control;
 
 enum {
-  MK_GPU_FLIGHTS = 2,           /* launches that may be in the stream at a time, of those that the host follows */
-  MK_GPU_CONTROL_STRIDE = 256,  /* bytes from the control of one of them to the other's */
+  MK_GPU_FLIGHTS = 2,          /* launches that may be in the stream at a time, of those that the host follows */
+  MK_GPU_CONTROL_STRIDE = 256, /* bytes from the control of one of them to the other's */
 };
 MK_STATIC_ASSERT(sizeof(mk_gpu_control) <= MK_GPU_CONTROL_STRIDE, "flights have a control each");
 
@@ -176,12 +176,12 @@ mk_status mk_gpu_start_empty(mk_gpu *gpu);
 /* How many threads a block of the program's kernel has. */
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
-/* Where a flight's control is (with several ranks, which have one flight at a time, always in the same place: ranks know
- * each other's), and what a launch is told of it. */
+/* Where a flight's control is, and what a launch is told of it. Several ranks, which have one flight at a time, have
+ * one control, as they know each other's. */
 mk_cu_address mk_gpu_control_of(const mk_gpu *gpu, size_t flight);
 void mk_gpu_take_control(const mk_gpu *gpu, size_t flight, mk_gpu_params *params);
-/* rank.c: queues the kernel that ranks logits of the last step of a flight with rankings, after it; and fills them in once
- * all that was queued for them has ended. */
+/* rank.c: queues the kernel that ranks logits of the last step of a flight with rankings, after it; and fills them in
+ * once all that was queued for them has ended. */
 mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight);
 void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight);
 /* Puts one launch of the program's kernel into the stream. */

@@ -9,8 +9,8 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* The kernel's memory: counts of blocks, and rankings of parts of the vocabulary, of as many rows as a launch of it has.
- * Rankings over all of it are written into the host's memory. */
+/* The kernel's memory: counts of blocks, and rankings of parts of the vocabulary, of as many rows as a launch of it
+ * has. Rankings over all of it are written into the host's memory. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
   PART_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),

@@ -3,8 +3,8 @@
 // parts, so that sums do not depend on which block that is.
 //
 // This is no part of the program's instructions: it runs right after a launch, for those who ask, and the next launch
-// waits for it. Most of its time is that of its code, which comes from memory, as the step before it has had all caches:
-// so there is little code, in loops that are not unrolled, and what ranks a part's tokens ranks those of all parts, too.
+// waits for it. Most of its time is that of its code, which comes from memory, as the step before it has had all caches.
+// So there is little code: loops are not unrolled, and what ranks the tokens of a part ranks those of all parts, too.
 #include "instructions/sampling.h"
 #include "instructions/tile/lanes.cuh"
 #include "instructions/tile/view.cuh"
@@ -198,8 +198,8 @@ __device__ uint64_t take_parts(const mk_gpu_ranked *parts, uint32_t count) {
   return own;
 }
 
-// Of the tokens of a row those that rank before the one with this key, which no part has known: the thread's share. What
-// no part has kept ranks after all that its part has kept. So where few keys in play are larger, there are no others.
+// Of the tokens of a row those that rank before the one with this key, which no part has known: the thread's share.
+// What no part has kept ranks after all that its part has kept. So where few keys in play are larger, no others are.
 __device__ uint32_t count_before(const mk_gpu_rank &p, const float *logits, uint64_t asked, uint64_t bound) {
   uint32_t before = asked >= bound ? larger_ones(asked) : MK_GPU_RANK_MOST;
   if (before < MK_GPU_RANK_MOST) {
@@ -224,8 +224,8 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS, 4)
   uint32_t *arrived = tile::global<uint32_t>(p.arrived) + blockIdx.y;
   uint32_t count = MK_GPU_RANK_PART, chosen = 0, token = 0;
   if (!given && blockIdx.x == 0 && tile::thread() == 0) {
-    // Nobody waits for it before the part has been ranked. It is the host's memory, which gives one block after the other
-    // what it asks for, so one block of a row asks.
+    // Nobody waits for it before the part has been ranked. It is the host's memory, which gives one block after the
+    // other what it asks for, so one block of a row asks.
     chosen = static_cast<uint32_t>(tile::global<const volatile uint64_t>(p.chosen)[row.line]);
   }
 #pragma unroll 1

@@ -72,7 +72,8 @@ static mk_status close_launch(mk_gpu *gpu, mk_gpu_flight *f) {
     MK_TRY(mk_gpu_start_ranks(gpu, f));
     MK_TRY(mk_gpu_check(gpu, cu->event_record(f->ranked, gpu->stream), "launching the kernel"));
   }
-  MK_TRY(mk_gpu_check(gpu, cu->stream_after(gpu->taking, is_ranked(f) ? f->ranked : f->end, 0), "launching the kernel"));
+  MK_TRY(
+      mk_gpu_check(gpu, cu->stream_after(gpu->taking, is_ranked(f) ? f->ranked : f->end, 0), "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->download_async(control, mk_gpu_control_of(gpu, index), sizeof *control, gpu->taking),
                       "launching the kernel"));
   return mk_gpu_check(gpu, cu->event_record(f->done, gpu->taking), "launching the kernel");
@@ -227,8 +228,8 @@ static mk_status send_lists(mk_gpu *gpu, uint32_t steps) {
 static mk_gpu_flight *flight_of(mk_gpu *gpu, uint32_t number) { return &gpu->flights[number % MK_GPU_FLIGHTS]; }
 
 /* Sends the plan, so that only the kernel waits for it. While another launch runs, it goes past what is queued after
- * that one, to a place of its own: so that the kernel begins when the rankings have been made. Work lists have one place,
- * so they wait for the launch. */
+ * that one, to a place of its own, so that the kernel begins when the rankings have been made. Work lists have one
+ * place, so they wait for that launch. */
 static mk_status send_plan(mk_gpu *gpu, mk_gpu_flight *f, const mk_step_row *plan, uint32_t steps) {
   const mk_driver *cu = gpu->driver;
   const uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
@@ -307,9 +308,9 @@ static mk_status wait_rank(mk_gpu *gpu) {
   gpu->steps = 0;
   gpu->time_ms = gpu->rank_ms = 0;
   MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel"));
-  return is_ranked(f) ? mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->rank_ms, f->end, f->ranked),
-                                     "timing the rankings")
-                      : MK_OK;
+  return is_ranked(f)
+             ? mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->rank_ms, f->end, f->ranked), "timing the rankings")
+             : MK_OK;
 }
 
 /* What goes wrong on one rank ends the launch on all of them. The rank on which a wait was too long is told; others
