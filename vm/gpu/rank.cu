@@ -3,7 +3,7 @@
 // parts, so that sums do not depend on which block that is.
 //
 // This is no part of the program's instructions: it runs right after a launch, for those who ask, and the next launch
-// waits for it. Most of its time is that of its code, which comes from memory, as the step before it has had all caches.
+// waits for it. Most of its time is that of its code, which comes from memory: the step before it has had all caches.
 // So there is little code: loops are not unrolled, and what ranks the tokens of a part ranks those of all parts, too.
 #include "instructions/sampling.h"
 #include "instructions/tile/lanes.cuh"
