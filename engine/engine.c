@@ -437,7 +437,7 @@ void mk_engine_close(mk_engine *engine) {
   }
   mk_free(engine->logits_copy);
   mk_free(engine->rankings);
-  mk_trace_free(engine->recorded);
+  mk_recording_reset(&engine->recording, NULL);
   mk_graph_free(engine->graph);
   mk_free(engine);
 }
@@ -449,28 +449,8 @@ const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
 mk_gpu *mk_engine_gpu(mk_engine *engine) { return mk_engine_main(engine)->gpu; }
 mk_cpu *mk_engine_cpu(mk_engine *engine) { return mk_engine_main(engine)->cpu; }
 
-uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
-  enum { LEAST = 16384, MOST = 65536, PER_INSTRUCTION = 8, PER_PAGE = 2, MOST_PAGES = 4096 };
-  uint64_t most = 0;
-  for (size_t q = 0; q < program->queue_count; q++) {
-    uint64_t records = 0, pages = 0;
-    for (uint32_t i = 0; i < program->queues[q].count; i++) {
-      records += PER_INSTRUCTION;
-      pages += program->instructions[program->queues[q].first + i].pages;
-    }
-    /* Pages of KV are stated for the largest position, which few runs are at. */
-    records += PER_PAGE * (pages < MOST_PAGES ? pages : MOST_PAGES);
-    most = records > most ? records : most;
-  }
-  most *= steps;
-  return most < LEAST ? LEAST : most > MOST ? MOST : (uint32_t)most;
-}
-
 void mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
-  mk_trace_free(engine->recorded);
-  engine->recorded = NULL;
-  engine->trace = *window;
-  engine->traced_steps = 0;
+  mk_recording_reset(&engine->recording, window);
 }
 
 void mk_engine_trace_facts(const mk_engine *engine, mk_trace *trace) {
@@ -479,9 +459,7 @@ void mk_engine_trace_facts(const mk_engine *engine, mk_trace *trace) {
 }
 
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out) {
-  *out = engine->recorded;
-  engine->recorded = NULL;
-  return *out != NULL ? MK_OK
-                      : mk_error(MK_ERR_USAGE, "nothing was recorded: of %llu steps none was step %u",
-                                 (unsigned long long)engine->traced_steps, engine->trace.first);
+  MK_TRY(mk_recording_take(&engine->recording, out));
+  mk_engine_trace_facts(engine, *out);
+  return MK_OK;
 }

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include "engine/batch.h"
+#include "engine/record.h"
 #include "instructions/sampling_host.h"
 #include "models/config.h"
 #include "models/graph.h"
@@ -146,7 +147,11 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id);
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
 /* For how many milliseconds, by their events, GPUs have worked in all launches of this engine; 0 on the cpu. */
-double mk_engine_busy_ms(const mk_engine *engine);
+typedef struct mk_engine_busy {
+  double steps_ms;
+  double ranks_ms; /* from steps to the rankings of their tokens */
+} mk_engine_busy;
+mk_engine_busy mk_engine_busy_of(const mk_engine *engine);
 
 /* ---- Sequences from beginning to end ---- */
 
@@ -163,20 +168,15 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 
-/* Which steps are recorded. All belong to one launch, the one in which the first of them is. */
-typedef struct mk_trace_window {
-  /* From 0, counted through all launches from mk_engine_trace on; MK_FIRST_GENERATED: the first of a launch that
-   * computes a generated token, in the first launch that has all `steps` from there, or else most of them. */
-  uint32_t first;
-  uint32_t steps;   /* at most; 0: the recorder is off */
-  uint32_t records; /* how many a role of an SM may keep; 0: mk_trace_records */
-} mk_trace_window;
-#define MK_FIRST_GENERATED UINT32_MAX
+/* ---- Launches that no sequence is behind ---- */
 
-/* How many records a role may make in `steps` steps of this program: a generous estimate, within what memory allows. */
-uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
+/* One launch of the main machine by the caller's plan, as mk_cpu_run_plan and mk_gpu_run_plan make it; the block table
+ * is the machine's own, or was written by the caller. */
+mk_status mk_engine_run_plan(mk_engine *engine, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 
-/* Forgets what was recorded before. */
+/* ---- Traces (record.h) ---- */
+
+/* Forgets what was recorded before. Later launches of all machines are recorded by this window. */
 void mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
 /* What was recorded, now the caller's; MK_ERR_USAGE when no launch came to the window. */
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out);

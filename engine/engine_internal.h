@@ -29,11 +29,9 @@ struct mk_engine {
   void *poll_user;
   bool swaps_sampling, forgets_counts; /* mk_tamper */
   uint32_t max_seq;
-  mk_trace_window trace;
-  uint64_t traced_steps; /* steps of all launches since `trace` was set */
-  mk_trace *recorded;    /* NULL: none of these launches had the first step of the window */
+  mk_recording recording; /* of the launches since mk_engine_trace */
   mk_batch *batch;
-  double busy_ms;       /* of all launches on GPUs */
+  mk_engine_busy busy;
   mk_ranking *rankings; /* of a GPU's step, by line, [MK_MOST_ROWS], NULL until somebody wants them */
   float *logits_copy;   /* of a GPU's step, [MK_MOST_ROWS][vocab], NULL until somebody wants them */
 };

@@ -48,7 +48,7 @@ static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results,
     return false;
   }
   look_around(engine);
-  engine->traced_steps++;
+  engine->recording.steps++;
   mk_batch_prompts(engine->batch, &before, &total);
   bool more = mk_batch_take(engine->batch, step, results, extras);
   mk_batch_prompts(engine->batch, &done, &total);
@@ -139,7 +139,11 @@ static mk_status prepare_ranks(flight *f, uint32_t most) {
 
 static mk_status queue(at_work *w, flight *f, uint32_t first, uint32_t steps, const mk_step_row *plan,
                        const mk_batch_wants *wants) {
-  *f = (flight){.work = w, .first = first, .steps = steps};
+  f->work = w; /* not all of the flight, which is large: the GPU may be waiting */
+  f->first = first;
+  f->steps = steps;
+  f->seen = 0;
+  f->ranks = (mk_gpu_ranks){0};
   MK_TRY(wants->rankings ? prepare_ranks(f, wants->most) : MK_OK);
   return mk_gpu_enqueue(w->machine->gpu, plan, steps, wants->rankings ? &f->ranks : NULL);
 }
@@ -180,7 +184,8 @@ static bool plan_next(const flight *f, mk_step_row *rows) {
 static mk_status finish(at_work *w, flight *f, const mk_batch_wants *wants, bool *more) {
   mk_engine *engine = w->engine;
   MK_TRY(mk_gpu_finish(w->machine->gpu));
-  engine->busy_ms += mk_gpu_time_ms(w->machine->gpu);
+  engine->busy.steps_ms += mk_gpu_time_ms(w->machine->gpu);
+  engine->busy.ranks_ms += mk_gpu_rank_ms(w->machine->gpu);
   for (uint32_t i = 0; i < f->ranks.count; i++) {
     engine->rankings[f->rows[i].line] = f->found[i];
   }
@@ -220,70 +225,16 @@ static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
   }
 }
 
-/* ---- Recording ---- */
-
-/* The first step of the window, counted from the launch's first; launch->steps: nothing of this launch is recorded. */
-static uint32_t first_recorded(const at_work *work) {
-  const mk_engine *engine = work->engine;
-  const mk_launch *launch = work->launch;
-  const mk_trace_window *w = &engine->trace;
-  const uint32_t steps = steps_to_choice(launch, work->rows);
-  const uint32_t have = engine->recorded == NULL ? 0 : engine->recorded->steps;
-  if (w->steps == 0) {
-    return launch->steps;
-  }
-  if (w->first == MK_FIRST_GENERATED) {
-    const bool more = have < w->steps && launch->steps - (steps - 1) > have;
-    return more && has_choice(launch, steps - 1, work->rows) ? steps - 1 : launch->steps;
-  }
-  const bool here = have == 0 && w->first >= engine->traced_steps && w->first - engine->traced_steps < launch->steps;
-  return here ? (uint32_t)(w->first - engine->traced_steps) : launch->steps;
-}
-
-static mk_status start_recorder(const at_work *work, bool *records) {
-  const mk_trace_window *w = &work->engine->trace;
-  const mk_engine_machine *machine = work->machine;
-  const uint32_t first = first_recorded(work);
-  *records = first != work->launch->steps;
-  if (!*records) {
-    return MK_OK;
-  }
-  const uint32_t most = w->records != 0 ? w->records : mk_trace_records(machine->program, w->steps);
-  return machine->gpu != NULL ? mk_gpu_trace_on(machine->gpu, first, w->steps, most)
-                              : mk_cpu_trace_on(machine->cpu, first, w->steps, most);
-}
-
-/* Called after a launch. What it recorded is kept if that is more than what was kept before. */
-static mk_status stop_recorder(const at_work *work, bool failed) {
-  mk_engine *engine = work->engine;
-  mk_gpu *gpu = work->machine->gpu;
-  mk_trace *trace = NULL;
-  mk_status status = failed        ? MK_OK
-                     : gpu != NULL ? mk_gpu_trace_take(gpu, &trace)
-                                   : mk_cpu_trace_take(work->machine->cpu, &trace);
-  if (gpu == NULL) {
-    mk_cpu_trace_off(work->machine->cpu);
-  } else if (!failed) { /* a lost GPU takes no calls, and mk_gpu_trace_on frees what is left */
-    mk_status off = mk_gpu_trace_off(gpu);
-    status = status != MK_OK ? status : off;
-  }
-  if (trace != NULL && trace->steps > (engine->recorded == NULL ? 0 : engine->recorded->steps)) {
-    mk_trace *before = engine->recorded;
-    mk_engine_trace_facts(engine, trace);
-    engine->recorded = trace;
-    trace = before;
-  }
-  mk_trace_free(trace);
-  return status;
-}
-
 /* ---- A launch, whole ---- */
 
-static mk_status run_steps(at_work *w) {
+/* The launch of the batch. */
+static mk_status run_steps(at_work *w, void *user) {
+  (void)user;
   mk_engine *engine = w->engine;
   const mk_launch *launch = w->launch;
   const mk_engine_machine *machine = w->machine;
   size_t table = (size_t)machine->table;
+  MK_TRY(mk_engine_prepare_slots(engine, machine));
   MK_TRY(mk_engine_write(machine, table, 0, launch->table, machine->program->buffers[table].bytes));
   if (machine->gpu == NULL) {
     return mk_cpu_run_plan(machine->cpu, launch->plan, launch->steps, on_step, w);
@@ -298,21 +249,28 @@ static mk_status run_steps(at_work *w) {
     return run_with_logits(w, &wants);
   }
   MK_TRY(mk_gpu_run_plan(machine->gpu, launch->plan, launch->steps, on_step, w));
-  engine->busy_ms += mk_gpu_time_ms(machine->gpu);
+  engine->busy.steps_ms += mk_gpu_time_ms(machine->gpu);
   return MK_OK;
 }
 
-static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
+static mk_recorded_launch recorded_launch(const at_work *w) {
+  const mk_launch *launch = w->launch;
+  const uint32_t last = steps_to_choice(launch, w->rows) - 1;
+  return (mk_recorded_launch){.program = w->machine->program,
+                              .cpu = w->machine->cpu,
+                              .gpu = w->machine->gpu,
+                              .steps = launch->steps,
+                              .chooses = has_choice(launch, last, w->rows) ? last : launch->steps};
+}
+
+/* Makes a launch by `steps`, and records it where that is asked for. */
+static mk_status run_launch(mk_engine *engine, const mk_launch *launch, mk_status (*steps)(at_work *w, void *user),
+                            void *user) {
   const mk_engine_machine *machine = &engine->machines[launch->machine];
   at_work w = {.engine = engine, .launch = launch, .machine = machine, .rows = mk_program_rows(machine->program)};
-  MK_TRY(start_recorder(&w, &w.records));
-  mk_status status = mk_engine_prepare_slots(engine, machine);
-  status = status == MK_OK ? run_steps(&w) : status;
-  if (!w.records) {
-    return status;
-  }
-  mk_status stopped = stop_recorder(&w, status != MK_OK);
-  return status != MK_OK ? status : stopped;
+  const mk_recorded_launch recorded = recorded_launch(&w);
+  MK_TRY(mk_recording_start(&engine->recording, &recorded, &w.records));
+  return mk_recording_stop(&engine->recording, &recorded, w.records, steps(&w, user));
 }
 
 mk_status mk_engine_step(mk_engine *engine, size_t *left) {
@@ -321,13 +279,39 @@ mk_status mk_engine_step(mk_engine *engine, size_t *left) {
   look_around(engine);
   mk_batch_plan(engine->batch, &launch);
   if (launch.steps != 0) {
-    status = run_launch(engine, &launch);
+    status = run_launch(engine, &launch, run_steps, NULL);
     if (status != MK_OK) {
       mk_batch_fail(engine->batch, status);
     }
   }
   *left = mk_batch_left(engine->batch);
   return status;
+}
+
+/* ---- A launch of the caller's ---- */
+
+typedef struct listener { /* who made the plan */
+  mk_recording *recording;
+  mk_step_fn fn; /* NULL: nobody is told */
+  void *user;
+} listener;
+
+static bool on_own_step(void *user, uint32_t step, const uint32_t *results) {
+  const listener *l = user;
+  l->recording->steps++;
+  return l->fn == NULL || l->fn(l->user, step, results);
+}
+
+static mk_status run_own_steps(at_work *w, void *user) {
+  const mk_launch *launch = w->launch;
+  return w->machine->gpu != NULL ? mk_gpu_run_plan(w->machine->gpu, launch->plan, launch->steps, on_own_step, user)
+                                 : mk_cpu_run_plan(w->machine->cpu, launch->plan, launch->steps, on_own_step, user);
+}
+
+mk_status mk_engine_run_plan(mk_engine *engine, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  const mk_launch launch = {.machine = MK_MACHINE_MAIN, .plan = plan, .steps = steps};
+  listener l = {.recording = &engine->recording, .fn = fn, .user = user};
+  return steps == 0 ? MK_OK : run_launch(engine, &launch, run_own_steps, &l);
 }
 
 /* ---- Sequences ---- */
@@ -341,7 +325,7 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id) { return mk_batch_cancel(e
 
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch_count(engine->batch, out); }
 
-double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
+mk_engine_busy mk_engine_busy_of(const mk_engine *engine) { return engine->busy; }
 
 /* Makes launches until all sequences have ended, or the machine fails. With a program of one slot a failure ends its
  * sequence, and the next one begins. */

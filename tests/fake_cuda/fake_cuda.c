@@ -6,13 +6,14 @@
 
 #include "vm/gpu/driver.h"
 
-enum { MOST_STREAMS = 16, MOST_PINNED = 16 };
+enum { MOST_STREAMS = 64, MOST_PINNED = 16 };
 
-typedef enum task_kind { COPY, FILL, RECORD, KERNEL, RANK } task_kind;
+typedef enum task_kind { COPY, FILL, RECORD, WAIT, KERNEL, RANK } task_kind;
 
 struct mk_cu_event {
   mk_cu_stream_ref stream; /* NULL: never recorded */
-  uint32_t pending;        /* records of it that are still in the stream */
+  uint32_t records;        /* of it, so far */
+  uint32_t pending;        /* those that are still in the stream */
 };
 
 typedef struct task {
@@ -23,6 +24,7 @@ typedef struct task {
   size_t bytes;
   unsigned char value;
   mk_cu_event_ref event;
+  uint32_t record; /* WAIT: of which record */
   mk_gpu_params params;
   uint32_t step;
   _Alignas(8) unsigned char staged
@@ -32,6 +34,7 @@ typedef struct task {
 struct mk_cu_stream {
   task *first, *last;
   bool used;
+  bool at_work; /* then it is asked for by a stream that it waits for itself: not now */
 };
 
 static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1};
@@ -68,6 +71,8 @@ static task *put(mk_cu_stream_ref stream, task_kind kind, size_t staged) {
   return t;
 }
 
+static bool go_on(mk_cu_stream_ref stream);
+
 /* What the task does, a step of it if it is a kernel; true: it is done. */
 static bool work_on(task *t) {
   switch (t->kind) {
@@ -80,6 +85,11 @@ static bool work_on(task *t) {
     case RECORD:
       t->event->pending--;
       break;
+    case WAIT: /* which cannot be for its own stream */
+      if (t->event->records - t->event->pending < t->record) {
+        (void)go_on(t->event->stream);
+      }
+      return t->event->records - t->event->pending >= t->record;
     case RANK:
       state.rank(state.user, (const mk_gpu_rank *)(const void *)t->staged, (uint32_t)t->bytes);
       break;
@@ -91,16 +101,18 @@ static bool work_on(task *t) {
 
 /* Works as far as a step of a kernel; true: nothing is left to do. */
 static bool go_on(mk_cu_stream_ref stream) {
-  while (stream->first != NULL) {
+  if (stream->at_work) {
+    return false;
+  }
+  stream->at_work = true;
+  while (stream->first != NULL && work_on(stream->first)) {
     task *t = stream->first;
-    if (!work_on(t)) {
-      return false;
-    }
     stream->first = t->next;
     stream->last = stream->first == NULL ? NULL : stream->last;
     free(t);
   }
-  return true;
+  stream->at_work = false;
+  return stream->first == NULL;
 }
 
 mk_cu_result cuInit(unsigned flags) {
@@ -349,7 +361,18 @@ mk_cu_result cuEventRecord(mk_cu_event_ref event, mk_cu_stream_ref stream) {
   CALL();
   put(stream, RECORD, 0)->event = event;
   event->stream = stream_of(stream);
+  event->records++;
   event->pending++;
+  return 0;
+}
+mk_cu_result cuStreamWaitEvent(mk_cu_stream_ref stream, mk_cu_event_ref event, unsigned flags) {
+  CALL();
+  (void)flags;
+  if (event->pending != 0 && event->stream != stream_of(stream)) {
+    task *t = put(stream, WAIT, 0);
+    t->event = event;
+    t->record = event->records;
+  }
   return 0;
 }
 mk_cu_result cuEventQuery(mk_cu_event_ref event) {

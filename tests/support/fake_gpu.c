@@ -67,7 +67,7 @@ static void rank(void *user, const mk_gpu_rank *params, uint32_t rows) {
     const uint64_t *chosen = (const uint64_t *)(uintptr_t)params->chosen + params->rows[i].line;
     const uint32_t given = params->rows[i].token, token = given == MK_TOKEN_CHOSEN ? (uint32_t)*chosen : given;
     out[i] = (mk_gpu_ranked){.sum = 1, .before = token, .logit = -1.0f - (float)token};
-    for (uint32_t place = 0; place < params->most; place++) {
+    for (uint32_t place = 0; place < MK_GPU_RANK_MOST; place++) {
       out[i].keys[place] = mk_rank_key(-1.0f - (float)place, place);
     }
     gpu->ranked++;

@@ -176,6 +176,7 @@ static void expect_order(const json_t *row) {
   cr_assert_leq(number(row, "first_token_ms_p99"), number(row, "whole_ms_p99"));
   cr_assert(number(row, "tokens_per_s") > 0 && number(row, "seconds") > 0 && number(row, "between_tokens_ms_p50") > 0);
   cr_assert(json_is_null(json_object_get(row, "gpu_idle_share")));
+  cr_assert(json_is_null(json_object_get(row, "gpu_ranking_share")));
   cr_assert(json_is_false(json_object_get(row, "interrupted")));
 }
 

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/lib/bench_sampling.h"
+
 enum { MOST_OUTPUT = 1 << 20 };
 
 static char directory[] = "/tmp/mk-trace-XXXXXX";
@@ -72,10 +74,94 @@ Test(trace_command, bench) {
   expect("bench " DEMO "-p 4 -n 0 -r 1 --trace p.mktrace", 0, "trace: steps 0 to 0, "); /* in one chunk */
 }
 
+/* The launches of a comparison have one step each, and one of them is recorded. */
+Test(trace_command, compare) {
+  expect("run " DEMO "-p 'Once upon a time' -n 3 --compare --trace g.mktrace", 0, "trace: steps 0 to 0, ");
+  expect("trace g.mktrace", 0, "1, from step 0 of the launch (position 5); 8 SMs");
+  expect("run " DEMO "-p 'Once upon a time' -n 3 --compare --trace g.mktrace --trace-from 2", 0, "every output inside");
+  expect("trace g.mktrace --critical-path", 0, "critical path of step 0: ");
+  expect("trace g.mktrace", 0, "(position 2); 8 SMs");
+  expect("run " DEMO "-p A -n 2 --compare --trace g.mktrace --trace-from 50", 2, "steps none was step 50");
+}
+
+Test(trace_command, program) {
+  static const char *const sources[] = {"layer", "rows", "rows_sampling", "copies"};
+  char arguments[256];
+  for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+    snprintf(arguments, sizeof arguments, "asm %s/tests/vm/data/%s.mks -o p.mkp", MK_SOURCE_DIR, sources[i]);
+    expect(arguments, 0, "instructions");
+    expect("run --program p.mkp -n 5 --trace h.mktrace --trace-from 2 --trace-steps 2", 0, "trace: steps 2 to 3, ");
+    expect("trace h.mktrace", 0, "every role accounts for its time");
+    expect("run --program p.mkp -n 5 --trace h.mktrace", 0, "trace: steps 0 to 4, ");
+    expect("run --program p.mkp -n 5 --trace h.mktrace --trace-from 5", 2, "of 5 steps none was step 5");
+  }
+  expect("asm " MK_SOURCE_DIR "/tests/vm/data/mla.mks -o p.mkp", 0, "instructions");
+  expect("run --program p.mkp -n 1 --trace h.mktrace", 0, "trace: steps 0 to 0, ");
+  expect("trace h.mktrace", 0, "mla_part");
+}
+
+Test(trace_command, mla) {
+  expect("bench --mla 300,70 --device cpu --sms 8 --trace m.mktrace", 0, "trace: steps 0 to 0, ");
+  expect("trace m.mktrace", 0, "every role accounts for its time");
+  expect("bench --mla 70 --device cpu --sms 8 --trace m.mktrace --trace-from 1", 2, "of 1 steps none was step 1");
+  expect("bench --mla 70 --device cpu --trace-from 1", 2, "need --trace FILE");
+  expect("bench --mla-sweep --trace m.mktrace", 2, "--trace needs one batch");
+}
+
+/* A GPU alone measures what sampling costs, but what is recorded of it is a launch like others. */
+Test(trace_command, sampling) {
+  const mk_config config = {.hidden = 64,
+                            .intermediate = 128,
+                            .layers = 1,
+                            .heads = 2,
+                            .kv_heads = 1,
+                            .head_dim = 64,
+                            .vocab = 300,
+                            .max_position = 64,
+                            .rms_eps = 1e-5f,
+                            .rope_theta = 10000.0};
+  const mk_engine_options options = {
+      .device = "cpu", .synth = &config, .max_seq = 32, .sms = 3, .sampling = &mk_bench_ways[0].sampling};
+  const mk_trace_window window = {.first = MK_FIRST_GENERATED, .steps = 4};
+  mk_engine *engine;
+  mk_trace *trace;
+  cr_assert_eq(mk_engine_open(NULL, &options, &engine), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_bench_sampling_trace(engine, 6, &window, &trace), MK_OK, "%s", mk_error_message());
+  cr_expect_eq(trace->steps, 4);
+  cr_expect_eq(trace->first_position, MK_BENCH_SAMPLING_PROMPT - 1);
+  mk_trace_free(trace);
+  mk_engine_close(engine);
+  expect("bench --like tiny --sampling --device cpu --trace s.mktrace", 2, "is measured on cuda alone");
+}
+
+/* Rows share a launch with prompts, log-probabilities cut one up, and ranks are one program: each is recorded. */
+Test(trace_command, all_kinds) {
+  static const char *const kinds[] = {
+      "run " DEMO "-p Hello -p World -n 6",
+      "run " DEMO "-p Hello -n 6 --logprobs 3",
+      "run " DEMO "-p Hello -n 6 --temp 1 -s 3 --top-k 9",
+      "run " DEMO "-p Hello -p World -n 6 --temp 1 -s 3 --top-p 0.5",
+      "run " DEMO "-p Hello -n 6 --logits l.npy",
+      "run " DEMO "--chat --system Yes -p Hello -n 6",
+      "run " DEMO "-p Hello -n 6 --ranks 2",
+      "run " DEMO "-p Hello -n 6 --check",
+      "bench --like tiny --device cpu --load --concurrency 2 --requests 3 --in 8 --out 4 --logprobs 3",
+      "bench --like tiny --device cpu -p 8 -n 4 -r 1 --ranks 2",
+      "bench --like tiny --device cpu -p 8 -n 0 -r 1 --weights int8",
+  };
+  char arguments[256];
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    snprintf(arguments, sizeof arguments, "%s --trace k.mktrace", kinds[i]);
+    expect(arguments, 0, " records, 0 dropped: k.mktrace");
+    expect("trace k.mktrace", 0, "every role accounts for its time");
+  }
+}
+
 Test(trace_command, refuses) {
   expect("run " DEMO "-p Hello -n 2 --trace-steps 2", 2, "need --trace FILE");
   expect("run " DEMO "-p Hello -n 2 --trace e.mktrace --trace-from 50", 2, "of 2 steps none was step 50");
   expect("run " DEMO "-p Hello -n 2 --trace nowhere/e.mktrace", 1, "nowhere/e.mktrace: ");
+  expect("run " DEMO "-p Hello -n 0 --trace e.mktrace", 2, "none computed a token that was not given");
   expect("bench " DEMO "-p 0 -n 2 -r 1 --trace-from 1", 2, "need --trace FILE");
   expect("bench " DEMO "-p 0 -n 2 -r 1 -o csv --breakdown", 2, "--breakdown");
   expect("trace", 2, "one trace file is needed");

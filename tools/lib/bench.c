@@ -99,13 +99,13 @@ static void summarise(samples *s, mk_bench_result *out) {
 }
 
 /* prompt: [depth + tokens]. On return *ms is the time of all measured steps. */
-static mk_status launch_on_gpu(mk_gpu *gpu, const mk_bench_options *options, const uint32_t *prompt, uint32_t tokens,
-                               samples *s, double *ms) {
+static mk_status launch_on_gpu(mk_engine *engine, const mk_bench_options *options, const uint32_t *prompt,
+                               uint32_t tokens, samples *s, double *ms) {
   mk_step_row *plan;
   MK_TRY(mk_alloc(tokens, sizeof *plan, &plan));
   mk_plan_sequence(plan, tokens, options->depth, prompt + options->depth, options->prompt ? tokens : 1, MK_ROW_PROMPT);
-  mk_status status = mk_gpu_run_plan(gpu, plan, tokens, on_gpu_step, s);
-  *ms = mk_gpu_time_ms(gpu);
+  mk_status status = mk_engine_run_plan(engine, plan, tokens, on_gpu_step, s);
+  *ms = mk_gpu_time_ms(mk_engine_gpu(engine));
   mk_free(plan);
   return status;
 }
@@ -137,7 +137,7 @@ static mk_status run_launches(mk_engine *engine, const mk_bench_options *options
     s->seen = 0;
     s->start = s->last = mk_seconds() * 1e3;
     if (gpu != NULL) {
-      MK_TRY(launch_on_gpu(gpu, options, prompt, out->tokens, s, &ms));
+      MK_TRY(launch_on_gpu(engine, options, prompt, out->tokens, s, &ms));
     } else {
       MK_TRY(launch_on_cpu(engine, options, prompt, out->tokens, s, &ms));
     }
@@ -212,26 +212,6 @@ mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_be
   return MK_OK;
 }
 
-mk_status mk_bench_trace_on(mk_engine *engine, const mk_trace_window *window) {
-  uint32_t records =
-      window->records != 0 ? window->records : mk_trace_records(mk_engine_program(engine), window->steps);
-  return mk_gpu_trace_on(mk_engine_gpu(engine), window->first, window->steps, records);
-}
-
-mk_status mk_bench_trace_off(mk_engine *engine, mk_trace **out) {
-  MK_TRY(mk_gpu_trace_take(mk_engine_gpu(engine), out));
-  mk_engine_trace_facts(engine, *out);
-  mk_status status = mk_gpu_trace_off(mk_engine_gpu(engine));
-  if (status == MK_OK && (*out)->steps == 0) {
-    status = mk_error(MK_ERR_USAGE, "--trace-from: the launch has %u steps, from 0 on", (*out)->launch_steps);
-  }
-  if (status != MK_OK) {
-    mk_trace_free(*out);
-    *out = NULL;
-  }
-  return status;
-}
-
 static mk_status run_traced(mk_engine *engine, const mk_bench_options *options, mk_trace_window window,
                             const uint32_t *prompt, uint32_t tokens, mk_trace **out) {
   samples s = {0};
@@ -239,14 +219,10 @@ static mk_status run_traced(mk_engine *engine, const mk_bench_options *options, 
   if (window.first == MK_FIRST_GENERATED) { /* the CPU computes the context in the same launch */
     window.first = mk_engine_gpu(engine) != NULL || options->prompt ? 0 : options->depth;
   }
-  if (mk_engine_gpu(engine) == NULL) {
-    mk_engine_trace(engine, &window);
-    MK_TRY(launch_on_cpu(engine, options, prompt, tokens, &s, &ms));
-    return mk_engine_trace_take(engine, out);
-  }
-  MK_TRY(mk_bench_trace_on(engine, &window));
-  MK_TRY(launch_on_gpu(mk_engine_gpu(engine), options, prompt, tokens, &s, &ms));
-  return mk_bench_trace_off(engine, out);
+  mk_engine_trace(engine, &window);
+  MK_TRY(mk_engine_gpu(engine) != NULL ? launch_on_gpu(engine, options, prompt, tokens, &s, &ms)
+                                       : launch_on_cpu(engine, options, prompt, tokens, &s, &ms));
+  return mk_engine_trace_take(engine, out);
 }
 
 mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,

@@ -41,10 +41,6 @@ mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_be
 mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,
                          mk_trace **out);
 
-/* The recorder of a GPU's launch that the engine does not make: before it, and after it. */
-mk_status mk_bench_trace_on(mk_engine *engine, const mk_trace_window *window);
-mk_status mk_bench_trace_off(mk_engine *engine, mk_trace **out);
-
 /* Fills the KV cache with hash values in [-1, 1), so that reading it costs what real keys and values cost. Nothing on
  * the CPU. */
 mk_status mk_bench_fill_kv(mk_engine *engine, uint64_t seed);

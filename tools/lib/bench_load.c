@@ -292,7 +292,7 @@ static mk_status measure(mk_load *load, mk_load_result *out) {
   mk_batch_counters before;
   MK_TRY(run_requests(load, o->requests < WARM_REQUESTS ? o->requests : WARM_REQUESTS, true));
   mk_engine_count(load->engine, &before);
-  double busy = mk_engine_busy_ms(load->engine);
+  const mk_engine_busy busy = mk_engine_busy_of(load->engine);
   if (o->rate > 0) {
     mk_load_arrivals(o->seed, o->rate, o->requests, load->values);
   }
@@ -300,7 +300,9 @@ static mk_status measure(mk_load *load, mk_load_result *out) {
   MK_TRY(run_requests(load, o->requests, false));
   summarise_requests(load, out);
   summarise_counters(load, &before, out);
-  out->busy = (mk_engine_busy_ms(load->engine) - busy) * 1e-3;
+  const mk_engine_busy all = mk_engine_busy_of(load->engine);
+  out->ranking = (all.ranks_ms - busy.ranks_ms) * 1e-3;
+  out->busy = (all.steps_ms - busy.steps_ms) * 1e-3 + out->ranking;
   out->interrupted = cancelled(load);
   return MK_OK;
 }

@@ -41,7 +41,8 @@ typedef struct mk_load_result {
   bool interrupted;
   double seconds;           /* from the beginning to the last token */
   double working;           /* of them, with a request there */
-  double busy;              /* seconds that GPUs worked; 0 on the cpu */
+  double busy;              /* seconds that GPUs worked; 0 on the cpu. Of them, */
+  double ranking;           /* between a step and the rankings of its tokens */
   double request_rate;      /* requests that ended, a second */
   double token_rate;        /* generated tokens a second */
   uint64_t generated;       /* tokens */

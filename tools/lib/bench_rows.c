@@ -29,7 +29,7 @@ static mk_status run_steps(mk_engine *engine, const mk_bench_rows_options *optio
                             .token = i < rows ? (uint32_t)(mk_synth_mix(i + 1) % vocab) : MK_TOKEN_CHOSEN,
                             .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   }
-  MK_TRY(mk_gpu_run_plan(mk_engine_gpu(engine), plan, options->steps, NULL, NULL));
+  MK_TRY(mk_engine_run_plan(engine, plan, options->steps, NULL, NULL));
   *ms = mk_gpu_time_ms(mk_engine_gpu(engine)) / options->steps;
   return MK_OK;
 }
@@ -97,14 +97,9 @@ static mk_status record(mk_engine *engine, const mk_bench_rows_options *options,
                         mk_step_row *plan, mk_trace **out) {
   double ms;
   window.first = window.first == MK_FIRST_GENERATED ? 0 : window.first;
-  if (options->prompt != 0) {
-    mk_engine_trace(engine, &window);
-    MK_TRY(run_prompt(engine, options->prompt, &ms));
-    return mk_engine_trace_take(engine, out);
-  }
-  MK_TRY(mk_bench_trace_on(engine, &window));
-  MK_TRY(run_steps(engine, options, plan, &ms));
-  return mk_bench_trace_off(engine, out);
+  mk_engine_trace(engine, &window);
+  MK_TRY(options->prompt != 0 ? run_prompt(engine, options->prompt, &ms) : run_steps(engine, options, plan, &ms));
+  return mk_engine_trace_take(engine, out);
 }
 
 mk_status mk_bench_rows_trace(mk_engine *engine, const mk_bench_rows_options *options, const mk_trace_window *window,

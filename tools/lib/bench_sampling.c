@@ -33,25 +33,36 @@ static bool go_on(void *user, uint32_t token, const float *logits) {
   return true;
 }
 
-/* A step that a sequence in each row takes part in. */
-static mk_status time_steps(mk_engine *engine, uint32_t steps, double *us) {
-  const mk_bench_rows_options options = {
+static bool has_rows(mk_engine *engine) { return mk_program_rows(mk_engine_program(engine)) > 1; }
+
+/* One launch of steps that a sequence in each row takes part in. */
+static mk_bench_rows_options rows_test(uint32_t steps) {
+  return (mk_bench_rows_options){
       .depth = MK_BENCH_SAMPLING_PROMPT, .steps = steps, .launches = 1, .no_bandwidth = true};
+}
+
+static mk_status time_steps(mk_engine *engine, uint32_t steps, double *us) {
+  const mk_bench_rows_options options = rows_test(steps);
   mk_bench_rows_result result;
   MK_TRY(mk_bench_rows_run(engine, &options, &result));
   *us = result.ms_p50 * 1e3;
   return MK_OK;
 }
 
-static mk_status time_launch(mk_engine *engine, uint32_t tokens, double *us) {
-  if (mk_program_rows(mk_engine_program(engine)) > 1) {
-    return time_steps(engine, tokens, us);
-  }
+/* One launch of a program of one row. */
+static mk_status generate(mk_engine *engine, uint32_t tokens) {
   uint32_t prompt[MK_BENCH_SAMPLING_PROMPT], vocab = mk_engine_config(engine)->vocab;
   for (uint32_t i = 0; i < MK_BENCH_SAMPLING_PROMPT; i++) {
     prompt[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);
   }
-  MK_TRY(mk_engine_generate(engine, prompt, MK_BENCH_SAMPLING_PROMPT, tokens, go_on, NULL));
+  return mk_engine_generate(engine, prompt, MK_BENCH_SAMPLING_PROMPT, tokens, go_on, NULL);
+}
+
+static mk_status time_launch(mk_engine *engine, uint32_t tokens, double *us) {
+  if (has_rows(engine)) {
+    return time_steps(engine, tokens, us);
+  }
+  MK_TRY(generate(engine, tokens));
   *us = mk_gpu_time_ms(mk_engine_gpu(engine)) * 1e3 / (MK_BENCH_SAMPLING_PROMPT - 1 + tokens);
   return MK_OK;
 }
@@ -96,4 +107,16 @@ mk_status mk_bench_sampling_run(mk_engine *greedy, mk_engine *sampling, uint32_t
   }
   mk_free(over);
   return status;
+}
+
+mk_status mk_bench_sampling_trace(mk_engine *sampling, uint32_t tokens, const mk_trace_window *window, mk_trace **out) {
+  const mk_bench_rows_options rows = rows_test(tokens);
+  *out = NULL;
+  MK_TRY(mk_engine_set_sampling(sampling, &mk_bench_ways[MK_BENCH_WAYS - 1].sampling));
+  if (has_rows(sampling)) {
+    return mk_bench_rows_trace(sampling, &rows, window, out);
+  }
+  mk_engine_trace(sampling, window);
+  MK_TRY(generate(sampling, tokens));
+  return mk_engine_trace_take(sampling, out);
 }

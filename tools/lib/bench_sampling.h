@@ -33,4 +33,8 @@ typedef struct mk_bench_sampling_result {
 mk_status mk_bench_sampling_run(mk_engine *greedy, mk_engine *sampling, uint32_t tokens, uint32_t rounds,
                                 mk_bench_sampling_result *out);
 
+/* One launch as mk_bench_sampling_run's of the last way, not timed, whose steps the window names (MK_FIRST_GENERATED:
+ * from the first one on that generates a token) are recorded. One row: on the CPU, too. */
+mk_status mk_bench_sampling_trace(mk_engine *sampling, uint32_t tokens, const mk_trace_window *window, mk_trace **out);
+
 #endif

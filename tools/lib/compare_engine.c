@@ -27,20 +27,15 @@ static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
   return true;
 }
 
-static mk_status step_gpu(void *user, const mk_step_row *rows, uint32_t *results) {
+static mk_status make_step(void *user, const mk_step_row *rows, uint32_t *results) {
   rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
-  return mk_gpu_run_plan(mk_engine_gpu(user), rows, 1, keep_results, &seen);
-}
-
-static mk_status step_cpu(void *user, const mk_step_row *rows, uint32_t *results) {
-  rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
-  return mk_cpu_run_plan(mk_engine_cpu(user), rows, 1, keep_results, &seen);
+  return mk_engine_run_plan(user, rows, 1, keep_results, &seen);
 }
 
 mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out) {
   const mk_program *program = mk_engine_program(machine);
-  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine};
-  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine};
+  mk_compare_source gpu = {make_step, read_gpu, generation_gpu, machine};
+  mk_compare_source cpu = {make_step, read_cpu, generation_cpu, machine};
   uint8_t **weights;
   MK_TRY(mk_alloc(program->buffer_count, sizeof *weights, &weights));
   for (size_t b = 0; b < program->buffer_count; b++) {

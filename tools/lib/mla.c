@@ -240,6 +240,15 @@ mk_status mk_mla_session_run(mk_mla_session *s) {
   return mk_gpu_read(s->gpu, out, 0, s->inputs[out], bytes);
 }
 
+mk_status mk_mla_session_record(mk_mla_session *s, mk_recording *recording) {
+  const mk_recorded_launch launch = {.program = s->program, .cpu = s->cpu, .gpu = s->gpu, .steps = 1};
+  bool records;
+  MK_TRY(mk_recording_start(recording, &launch, &records));
+  mk_status status = mk_mla_session_run(s);
+  recording->steps++;
+  return mk_recording_stop(recording, &launch, records, status);
+}
+
 /* Query row `row` of sequence q, all in double precision, by the definition: scores, their maximum, weights. */
 static void reference_row(const mk_mla_session *s, uint32_t q, uint32_t row, double *scores, double *out) {
   uint32_t rows = s->geometry.blocks * s->geometry.rows, later = s->shape.new_tokens - 1 - row / s->shape.heads;

@@ -8,6 +8,7 @@
 #ifndef MK_MLA_SESSION_H
 #define MK_MLA_SESSION_H
 
+#include "engine/record.h"
 #include "scheduler/mla_schedule.h"
 #include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
@@ -45,6 +46,8 @@ mk_status mk_mla_session_set_costs(mk_mla_session *session, const mk_mla_costs *
 mk_status mk_mla_session_schedule(mk_mla_session *session, mk_mla_placement placement, mk_mla_summary *summary);
 /* One epoch over the list as it is, after the checks; the output is spoiled before. */
 mk_status mk_mla_session_run(mk_mla_session *session);
+/* The same, recorded where the recording's window begins with this launch; on a GPU MK_ERR_USAGE, for now. */
+mk_status mk_mla_session_record(mk_mla_session *session, mk_recording *recording);
 
 /* The largest relative error (L2 over a row of 512) of every `stride`-th row of all; INFINITY for what is not a number,
  * and where zeros are due and something else stands. */

@@ -113,7 +113,9 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Output:", 4},
     {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 4},
     {"breakdown", KEY_BREAKDOWN, NULL, 0,
-     "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 4},
+     "After the table: where the time of the last test goes, from one more launch that is recorded (md); with "
+     "--sampling that of the last way",
+     4},
     {NULL, 0, NULL, 0, "Machine:", 5},
     {"device", KEY_DEVICE, "NAME", 0,
      "cpu, cuda, cuda:N, or GPUs that share a model, cuda:N-M (cuda:0 where it fits, else cpu)", 5},
@@ -149,7 +151,9 @@ static const char doc[] =
     ".\n\n"
     "--load: requests arrive at one engine at --rate, --concurrency at a time, or all at once, with prompts of random "
     "tokens; nothing but its length ends one. Times count from arrival; in the queue is a request until it begins. On "
-    "cuda, idle is the part of the time with work in which no kernel ran. Ctrl-C ends it with what was measured.\n\n"
+    "cuda, idle is the part of the time with work in which no kernel ran: neither a step's nor the one that ranks "
+    "tokens "
+    "for log-probabilities. Ctrl-C ends it with what was measured.\n\n"
     "In csv and json, columns that llama-bench has too have its names (avg_ts, n_gen, n_depth, ...).\n\n"
     "Examples:\n"
     "  mkvm bench --like llama-3.2-1b -p 0 -n 128 -d 64,1000,4000,16000\n"
@@ -198,9 +202,13 @@ static bool is_mla(const options *o) { return o->mla.lengths != NULL || o->mla.s
 static void check_mla(const options *o, struct argp_state *state) {
   bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
                o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
-               o->ctx_size != 0 || o->threads != 0 || o->ranks != 0 || o->trace.path != NULL || o->trace.refined;
+               o->ctx_size != 0 || o->threads != 0 || o->ranks != 0;
   if (other) {
-    argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device and --sms alone");
+    argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device, --sms and --trace alone");
+  }
+  mk_trace_option_check(&o->trace, state);
+  if (o->trace.path != NULL && o->mla.lengths == NULL) {
+    argp_error(state, "--mla-sweep and --mla-costs are many launches; --trace needs one batch, --mla LENGTHS");
   }
   if (o->kv != MK_DTYPE_BF16) {
     argp_error(state, "--kv %s: the latent cache of MLA is of bf16 alone, so far", mk_kv_name(o->kv));
@@ -253,8 +261,7 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
   }
-  if (o->sampling && (o->rows > MK_MAX_ROWS || o->breakdown || o->trace.path != NULL ||
-                      o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
+  if (o->sampling && (o->rows > MK_MAX_ROWS || o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
     argp_error(state, "--sampling goes with one -n and at most %d rows, and without other tests", MK_MAX_ROWS);
   }
   set_default(&o->generated, o->sampling ? (o->rows > 1 ? SAMPLED_STEPS : SAMPLED_GENERATED) : DEFAULT_GENERATED);
@@ -470,30 +477,37 @@ static mk_status run_test(session *s, bool prompt, uint32_t tokens, uint32_t dep
   return status;
 }
 
-static mk_status print_breakdown(const session *s, const mk_trace *trace) {
+static mk_status print_breakdown(const mk_trace *trace, double bandwidth) {
   mk_summary *summary;
-  MK_TRY(mk_summary_new(trace, MK_MEDIAN_STEP, s->bandwidth, &summary));
+  MK_TRY(mk_summary_new(trace, MK_MEDIAN_STEP, bandwidth, &summary));
   mk_summary_print_short(summary, stdout);
   mk_summary_free(summary);
   return mk_print_done();
+}
+
+static bool wants_trace(const options *o) { return o->breakdown || o->trace.path != NULL; }
+
+/* Shows and saves a trace, and frees it. */
+static mk_status show_trace(const options *o, mk_trace *trace, double bandwidth) {
+  mk_trace_option_facts(&o->trace, trace);
+  mk_status status = o->breakdown ? print_breakdown(trace, bandwidth) : MK_OK;
+  if (status == MK_OK && o->trace.path != NULL) {
+    status = mk_trace_option_save(&o->trace, trace);
+  }
+  mk_trace_free(trace);
+  return status;
 }
 
 /* Makes one more launch of the last test, recorded; `rows` is that test if it has several rows, or NULL. */
 static mk_status trace_last(const options *o, session *s, const mk_bench_rows_options *rows) {
   const mk_trace_window window = mk_trace_option_window(&o->trace);
   mk_trace *trace;
-  if (!o->breakdown && o->trace.path == NULL) {
+  if (!wants_trace(o)) {
     return MK_OK;
   }
   MK_TRY(rows != NULL ? mk_bench_rows_trace(s->engine, rows, &window, &trace)
                       : mk_bench_trace(s->engine, &s->last, &window, &trace));
-  mk_trace_option_facts(&o->trace, trace);
-  mk_status status = o->breakdown ? print_breakdown(s, trace) : MK_OK;
-  if (status == MK_OK && o->trace.path != NULL) {
-    status = mk_trace_option_save(&o->trace, trace);
-  }
-  mk_trace_free(trace);
-  return status;
+  return show_trace(o, trace, s->bandwidth);
 }
 
 static mk_status run_tests(const options *o, mk_engine *engine, const mk_bench_about *about, uint32_t launches) {
@@ -511,13 +525,35 @@ static mk_status run_tests(const options *o, mk_engine *engine, const mk_bench_a
   return trace_last(o, &s, NULL);
 }
 
+/* And one more launch of the last way to sample. */
+static mk_status trace_sampling(const options *o, mk_engine *sampling, uint32_t tokens) {
+  const mk_trace_window window = mk_trace_option_window(&o->trace);
+  mk_trace *trace;
+  if (!wants_trace(o)) {
+    return MK_OK;
+  }
+  MK_TRY(mk_bench_sampling_trace(sampling, tokens, &window, &trace));
+  return show_trace(o, trace, 0);
+}
+
+static mk_status run_sampling(const options *o, const mk_engine_options *open, mk_engine *greedy,
+                              const mk_bench_about *about, uint32_t launches) {
+  const uint32_t tokens = o->generated.values[0];
+  mk_engine *sampling;
+  MK_TRY(mk_bench_sampling_open(o->model, open, &sampling));
+  mk_status status = mk_bench_sampling_table(greedy, sampling, about, tokens, launches);
+  status = status == MK_OK ? trace_sampling(o, sampling, tokens) : status;
+  mk_engine_close(sampling);
+  return status;
+}
+
 static mk_status run_all(const options *o, const mk_engine_options *open, mk_engine *engine) {
   char weights[64];
   mk_bench_about about;
   MK_TRY(describe(o, engine, weights, sizeof weights, &about));
   uint32_t usual = about.cuda ? CUDA_LAUNCHES : CPU_LAUNCHES, launches = o->repetitions == 0 ? usual : o->repetitions;
   if (o->sampling) {
-    return mk_bench_sampling_table(o->model, open, engine, &about, o->generated.values[0], launches);
+    return run_sampling(o, open, engine, &about, launches);
   }
   if (o->rows <= 1) {
     return run_tests(o, engine, &about, launches);
@@ -571,9 +607,7 @@ static mk_status run_load(const options *o, const mk_config *config, mk_engine_o
     status = describe(o, engine, weights, sizeof weights, &about);
   }
   if (status == MK_OK) {
-    status = mk_trace_option_begin(&o->trace, engine);
-  }
-  if (status == MK_OK) {
+    mk_trace_option_begin(&o->trace, engine);
     status = mk_bench_load_table(&o->load, load, engine, &about);
   }
   if (status == MK_OK) {
@@ -597,6 +631,7 @@ mk_status mk_command_bench(int argc, char **argv) {
     }
     o.mla.sms = o.sms;
     o.mla.format = o.format;
+    o.mla.trace = &o.trace;
     return mk_bench_mla_run(&o.mla);
   }
   mk_config config;

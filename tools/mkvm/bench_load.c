@@ -262,7 +262,11 @@ static mk_status print_table(const mk_bench_load_option *o, const mk_bench_about
          r->launches, r->steps, r->one_row * 100, r->rows, r->preemptions);
   printf("prompt tokens: %" PRIu64 ", %.1f %% of them known\n", r->prompt_tokens, hit_share(r) * 100);
   if (about->cuda) {
-    printf("GPU idle: %.1f %% of the %.3f s with work\n", mk_load_idle(r) * 100, r->working);
+    printf("GPU idle: %.1f %% of the %.3f s with work", mk_load_idle(r) * 100, r->working);
+    if (r->ranking > 0 && r->working > 0) {
+      printf("; ranking tokens for log-probabilities: %.1f %%", r->ranking / r->working * 100);
+    }
+    printf("\n");
   }
   printf("device: %s; model: %s; weights: %s; context: %u tokens\n", about->device, about->model, about->weights,
          about->context);
@@ -301,6 +305,9 @@ static json_t *object_of(const mk_bench_load_option *o, const mk_bench_about *ab
   bad |= set_times(object, "queue", r->queue);
   bad |= set_times(object, "whole", r->whole);
   bad |= json_object_set_new(object, "gpu_idle_share", mk_bench_real_or_null(about->cuda, mk_load_idle(r)));
+  bad |= json_object_set_new(
+      object, "gpu_ranking_share",
+      mk_bench_real_or_null(about->cuda && r->working > 0, r->working > 0 ? r->ranking / r->working : 0));
   bad |= set_count(object, "launches", r->launches);
   bad |= set_count(object, "steps", r->steps);
   bad |= json_object_set_new(object, "rows_per_step", json_real(r->rows));

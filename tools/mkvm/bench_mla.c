@@ -219,12 +219,26 @@ static mk_bench_mla_row row_of(const mk_mla_session *s, const batch *b, const ch
                             .floor = mk_mla_session_floor(s)};
 }
 
+/* Records a launch of the list by makespans where that is asked for: before all else, as a GPU may refuse it. */
+static mk_status trace_session(mk_mla_session *s, const mk_trace_option *trace) {
+  mk_recording recording = {.window = mk_trace_option_window(trace)};
+  if (trace->path == NULL) {
+    return MK_OK;
+  }
+  MK_TRY(mk_mla_session_schedule(s, MK_MLA_MAKESPAN, NULL));
+  mk_status status = mk_mla_session_record(s, &recording);
+  status = status == MK_OK ? mk_trace_option_end_recording(trace, &recording, s->program) : status;
+  mk_recording_reset(&recording, NULL);
+  return status;
+}
+
 static mk_status run_session(mk_mla_session *s, const mla_job *job, const batch *b) {
   const mk_bench_mla *o = job->options;
   const mk_bench_mla_about about = about_of(o, s);
   uint32_t stride = stride_for(b, s, about.gpu ? kGpuReferenceRows : kReferenceRows);
   MK_TRY(mk_mla_session_set_costs(s, job->costs));
   MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
+  MK_TRY(trace_session(s, o->trace));
   if (o->format == MK_BENCH_MD) {
     print_batch(s, b);
   }

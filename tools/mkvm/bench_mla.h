@@ -4,6 +4,7 @@
 #define MK_BENCH_MLA_H
 
 #include "tools/mkvm/bench_table.h"
+#include "tools/mkvm/trace_option.h"
 
 typedef struct mk_bench_mla {
   const char *lengths; /* "4641,45118", "64x512", "random:COUNT:LOW:HIGH:SEED", or several of them after commas; NULL:
@@ -13,9 +14,10 @@ typedef struct mk_bench_mla {
   bool cuda;
   uint32_t device; /* cuda: its index */
   mk_bench_format format;
-  bool flush;        /* cuda: also launches by themselves, some of them after a flush of the L2 */
-  bool sweep;        /* cuda: a fixed list of batches in the place of `lengths`, a line each */
-  bool measure;      /* cuda: the costs that schedules are made by, in the place of a batch */
+  bool flush;                   /* cuda: also launches by themselves, some of them after a flush of the L2 */
+  bool sweep;                   /* cuda: a fixed list of batches in the place of `lengths`, a line each */
+  bool measure;                 /* cuda: the costs that schedules are made by, in the place of a batch */
+  const mk_trace_option *trace; /* of one more launch of `lengths`, on the CPU alone */
   const char *costs; /* to schedule by: "item,page,out_row,slot_row,reduction,unit" in ns; NULL: the defaults */
 } mk_bench_mla;
 

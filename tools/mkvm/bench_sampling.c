@@ -53,17 +53,18 @@ static mk_status print_list(const mk_bench_about *about, const mk_bench_sampling
   return mk_bench_list_end(about->format, true);
 }
 
-mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, mk_engine *greedy,
-                                  const mk_bench_about *about, uint32_t tokens, uint32_t rounds) {
+mk_status mk_bench_sampling_open(const char *model, const mk_engine_options *open, mk_engine **sampling) {
   mk_engine_options drawing = *open;
-  mk_engine *sampling;
-  mk_bench_sampling_result result;
   drawing.sampling = &mk_bench_ways[0].sampling;
-  MK_TRY(mk_open_engine(model, &drawing, &sampling));
+  MK_TRY(mk_open_engine(model, &drawing, sampling));
   mk_release_interrupt();
-  mk_status status = mk_bench_sampling_run(greedy, sampling, tokens, rounds, &result);
-  mk_engine_close(sampling);
-  MK_TRY(status);
+  return MK_OK;
+}
+
+mk_status mk_bench_sampling_table(mk_engine *greedy, mk_engine *sampling, const mk_bench_about *about, uint32_t tokens,
+                                  uint32_t rounds) {
+  mk_bench_sampling_result result;
+  MK_TRY(mk_bench_sampling_run(greedy, sampling, tokens, rounds, &result));
   return about->format == MK_BENCH_MD ? print_table(greedy, &result, tokens, rounds)
                                       : print_list(about, &result, tokens, rounds);
 }

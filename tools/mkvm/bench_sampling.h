@@ -6,8 +6,11 @@
 
 #include "tools/mkvm/bench_table.h"
 
-/* model and `open` are those of the greedy engine. tokens: generated in a launch. */
-mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, mk_engine *greedy,
-                                  const mk_bench_about *about, uint32_t tokens, uint32_t rounds);
+/* Opens the engine that samples; model and `open` are those of the greedy one. */
+mk_status mk_bench_sampling_open(const char *model, const mk_engine_options *open, mk_engine **sampling);
+
+/* tokens: generated in a launch. */
+mk_status mk_bench_sampling_table(mk_engine *greedy, mk_engine *sampling, const mk_bench_about *about, uint32_t tokens,
+                                  uint32_t rounds);
 
 #endif

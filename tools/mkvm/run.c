@@ -84,10 +84,8 @@ static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK
   MK_TRY(mk_open_engine(o->model, &engine_options, &engine));
   r->report.load_seconds = mk_seconds() - start;
   snprintf(device, MK_DEVICE_TEXT, "%s", mk_engine_device(engine));
-  mk_status status = mk_trace_option_begin(&o->trace, engine);
-  if (status == MK_OK && o->logits != NULL) {
-    status = mk_npy_create(o->logits, r->reply.config->vocab, &r->npy);
-  }
+  mk_trace_option_begin(&o->trace, engine);
+  mk_status status = o->logits == NULL ? MK_OK : mk_npy_create(o->logits, r->reply.config->vocab, &r->npy);
   if (status == MK_OK && echo) {
     status = mk_answer_show(r, text->text, text->length); /* what loading shows has been cleared */
   }
@@ -116,7 +114,7 @@ static mk_status run_model(const mk_run_option *o, const mk_config *config, uint
   if (o->compare) {
     mk_engine_options engine = o->engine;
     engine.max_seq = context;
-    status = mk_run_compare(o->model, &engine, &prompt, o->n_predict);
+    status = mk_run_compare(o->model, &engine, &prompt, o->n_predict, &o->trace);
     goto done;
   }
   MK_TRY_GOTO(mk_answer_begin(&r, tokenizer, &prompt), done);
@@ -197,7 +195,7 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   mk_status status;
   MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, o->variables, &conversation), done);
   MK_TRY_GOTO(mk_open_engine(o->model, &engine_options, &s.engine), done);
-  MK_TRY_GOTO(mk_trace_option_begin(&o->trace, s.engine), done);
+  mk_trace_option_begin(&o->trace, s.engine);
   MK_TRY_GOTO(mk_conversation_run(&conversation, answer, &s), done);
   status = mk_trace_option_end(&o->trace, s.engine);
 done:
@@ -276,7 +274,8 @@ mk_status mk_command_run(int argc, char **argv) {
                                                         &(mk_cpu_options){.threads = o.engine.threads,
                                                                           .seed = o.engine.interleave_seed,
                                                                           .adversarial = o.engine.adversarial,
-                                                                          .check_races = o.engine.check_races});
+                                                                          .check_races = o.engine.check_races},
+                                                        &o.trace);
   mk_run_option_free(&o);
   return status;
 }

@@ -35,8 +35,8 @@ static void print_rows(const mk_compare *compare) {
   }
 }
 
-mk_status mk_run_compare(const char *model, const mk_engine_options *options, const mk_tokens *prompt,
-                         size_t n_predict) {
+mk_status mk_run_compare(const char *model, const mk_engine_options *options, const mk_tokens *prompt, size_t n_predict,
+                         const mk_trace_option *trace) {
   mk_engine *machine, *oracle;
   mk_engine_options on_cpu = *options;
   on_cpu.device = "cpu";
@@ -48,6 +48,7 @@ mk_status mk_run_compare(const char *model, const mk_engine_options *options, co
   }
   progress p = {.terminal = isatty(STDERR_FILENO) != 0};
   mk_compare *compare;
+  mk_trace_option_begin(trace, machine);
   status = mk_compare_generate(machine, oracle, prompt->ids, prompt->count, n_predict, on_step, &p, &compare);
   if (p.terminal && p.steps != 0) {
     fputc('\n', stderr);
@@ -59,6 +60,7 @@ mk_status mk_run_compare(const char *model, const mk_engine_options *options, co
            status == MK_OK ? ", every output inside" : "");
   }
   mk_compare_free(compare);
+  status = status == MK_OK ? mk_trace_option_end(trace, machine) : status;
   mk_engine_close(machine);
   mk_engine_close(oracle);
   return status == MK_OK ? mk_print_done() : status;

@@ -188,7 +188,7 @@ mk_status mk_run_many(const mk_run_option *o, const mk_config *config, uint32_t 
   double start = mk_seconds();
   MK_TRY_GOTO(mk_open_engine(o->model, &options, &engine), done);
   double load = mk_seconds() - start;
-  MK_TRY_GOTO(mk_trace_option_begin(&o->trace, engine), done);
+  mk_trace_option_begin(&o->trace, engine);
   MK_TRY_GOTO(generate(m, engine, load), done);
   status = mk_trace_option_end(&o->trace, engine);
 done:

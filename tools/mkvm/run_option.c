@@ -231,9 +231,7 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
       (o->model != NULL || o->prompt_count != 0 || o->file != NULL || mk_is_cuda(o->engine.device))) {
     argp_error(state, "--program goes with neither --model, --prompt and --file nor --device cuda");
   }
-  if (o->trace.path != NULL && (o->program != NULL || o->compare)) {
-    argp_error(state, "--trace goes with neither --program nor --compare");
-  }
+  mk_trace_option_check(&o->trace, state);
   if (o->program != NULL && o->engine.kv != MK_DTYPE_BF16) {
     argp_error(state, "--kv goes with --model; a program says itself what its cache is");
   }

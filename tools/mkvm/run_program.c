@@ -63,6 +63,7 @@ static void print_outputs(const mk_program *program, mk_cpu *cpu) {
 /* A sequence in each slot, side by side. */
 typedef struct side_by_side {
   const mk_program *program;
+  mk_recording *recording;
   const mk_step_row *plan; /* of the launch at hand */
   mk_status status;
   uint32_t rows, slots;
@@ -77,7 +78,10 @@ static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {
 }
 
 static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uint32_t steps) {
+  const mk_recorded_launch launch = {.program = s->program, .cpu = cpu, .steps = steps};
   mk_step_row *plan;
+  bool records;
+  MK_TRY(mk_recording_start(s->recording, &launch, &records));
   MK_TRY(mk_alloc((size_t)steps * s->rows, sizeof *plan, &plan));
   for (uint32_t i = 0; i < steps * s->slots; i++) {
     uint32_t slot = i % s->slots, step = i / s->slots;
@@ -88,14 +92,17 @@ static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uin
   }
   s->plan = plan;
   mk_status status = mk_cpu_run_plan(cpu, plan, steps, keep_choices, s);
+  s->recording->steps += steps;
+  status = mk_recording_stop(s->recording, &launch, records, status);
   mk_free(plan);
   return status != MK_OK ? status : s->status;
 }
 
-static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
+static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *steps, mk_recording *recording) {
   const mk_step_ranges *ranges = &program->ranges;
   mk_plan_buffers buffers;
-  side_by_side s = {.program = program, .rows = mk_program_rows(program), .slots = mk_program_slots(program)};
+  side_by_side s = {
+      .program = program, .recording = recording, .rows = mk_program_rows(program), .slots = mk_program_slots(program)};
   MK_TRY(mk_plan_find(program, &buffers));
   uint32_t end = ranges->position.high + 1;
   if (buffers.table != MK_NO_PLAN_BUFFER) {
@@ -121,26 +128,43 @@ static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *step
   return MK_OK;
 }
 
-static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options) {
+/* All steps are one launch. */
+static mk_status run_listed(const mk_program *program, mk_cpu *cpu, uint64_t steps, mk_recording *recording) {
+  const uint32_t recorded = steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX;
+  const mk_recorded_launch launch = {.program = program, .cpu = cpu, .steps = recorded};
+  bool records;
+  MK_TRY(mk_recording_start(recording, &launch, &records));
+  mk_status status = mk_cpu_run(cpu, steps);
+  recording->steps += steps;
+  return mk_recording_stop(recording, &launch, records, status);
+}
+
+static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options,
+                     const mk_trace_option *trace) {
   const mk_step_ranges *ranges = &program->ranges;
+  mk_recording recording = {.window = trace->path == NULL ? (mk_trace_window){0} : mk_trace_option_window(trace)};
   mk_cpu *cpu;
   MK_TRY(mk_verify(program, NULL));
   MK_TRY(mk_cpu_new(program, options, &cpu));
   fill_weights(program, cpu);
-  mk_status status = mk_program_listed(program) ? mk_cpu_run(cpu, steps) : run_rows(program, cpu, &steps);
+  mk_status status = mk_program_listed(program) ? run_listed(program, cpu, steps, &recording)
+                                                : run_rows(program, cpu, &steps, &recording);
   if (status == MK_OK) {
     printf("%" PRIu64 " steps from position %u\n", steps, ranges->position.low);
     print_outputs(program, cpu);
     status = mk_print_done();
   }
+  status = status == MK_OK ? mk_trace_option_end_recording(trace, &recording, program) : status;
+  mk_recording_reset(&recording, NULL);
   mk_cpu_free(cpu);
   return status;
 }
 
-mk_status mk_run_program(const char *path, uint64_t steps, const mk_cpu_options *options) {
+mk_status mk_run_program(const char *path, uint64_t steps, const mk_cpu_options *options,
+                         const mk_trace_option *trace) {
   mk_program *program;
   MK_TRY(mk_program_load(path, &program));
-  mk_status status = run(program, steps, options);
+  mk_status status = run(program, steps, options, trace);
   mk_program_free(program);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }

@@ -60,14 +60,17 @@ mk_trace_window mk_trace_option_window(const mk_trace_option *option) {
   return (mk_trace_window){.first = option->first, .steps = option->steps, .records = option->records};
 }
 
-mk_status mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine) {
-  if (option->path == NULL) {
-    return option->refined ? mk_error(MK_ERR_USAGE, "--trace-steps, --trace-from and --trace-records need --trace FILE")
-                           : MK_OK;
+void mk_trace_option_check(const mk_trace_option *option, struct argp_state *state) {
+  if (option->path == NULL && option->refined) {
+    argp_error(state, "--trace-steps, --trace-from and --trace-records need --trace FILE");
   }
-  mk_trace_window window = mk_trace_option_window(option);
-  mk_engine_trace(engine, &window);
-  return MK_OK;
+}
+
+void mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine) {
+  if (option->path != NULL) {
+    mk_trace_window window = mk_trace_option_window(option);
+    mk_engine_trace(engine, &window);
+  }
 }
 
 void mk_trace_option_facts(const mk_trace_option *option, mk_trace *trace) {
@@ -90,12 +93,8 @@ mk_status mk_trace_option_save(const mk_trace_option *option, const mk_trace *tr
   return MK_OK;
 }
 
-mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine) {
-  mk_trace *trace;
-  if (option->path == NULL) {
-    return MK_OK;
-  }
-  mk_status taken = mk_engine_trace_take(engine, &trace);
+/* `taken`: whether there is a trace, which is freed. */
+static mk_status end(const mk_trace_option *option, mk_status taken, mk_trace *trace) {
   if (taken != MK_OK) {
     return mk_error_prefix(taken, "--trace");
   }
@@ -103,4 +102,27 @@ mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine) 
   mk_status status = mk_trace_option_save(option, trace);
   mk_trace_free(trace);
   return status;
+}
+
+mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine) {
+  mk_trace *trace = NULL;
+  if (option->path == NULL) {
+    return MK_OK;
+  }
+  mk_status taken = mk_engine_trace_take(engine, &trace);
+  return end(option, taken, trace);
+}
+
+mk_status mk_trace_option_end_recording(const mk_trace_option *option, mk_recording *recording,
+                                        const mk_program *program) {
+  mk_trace *trace = NULL;
+  if (option->path == NULL) {
+    return MK_OK;
+  }
+  mk_status taken = mk_recording_take(recording, &trace);
+  if (taken == MK_OK) {
+    snprintf(trace->facts.device, sizeof trace->facts.device, "cpu");
+    snprintf(trace->facts.model, sizeof trace->facts.model, "%s", program->model);
+  }
+  return end(option, taken, trace);
 }

@@ -1,6 +1,6 @@
 /* The options --trace, --trace-steps, --trace-from and --trace-records that run and bench share: an argp child, and
- * what it takes to record with them and save. One thread. Failure: MK_ERR_USAGE, or that of the machine and the
- * file. */
+ * what it takes to record with them and save, with an engine or without one. One thread. Failure: MK_ERR_USAGE, or that
+ * of the machine and the file. */
 #ifndef MK_TRACE_OPTION_H
 #define MK_TRACE_OPTION_H
 
@@ -20,10 +20,15 @@ typedef struct mk_trace_option {
 extern const struct argp_child mk_traced_options[];
 
 mk_trace_window mk_trace_option_window(const mk_trace_option *option);
+/* Ends the command where one of the other three is given without --trace. */
+void mk_trace_option_check(const mk_trace_option *option, struct argp_state *state);
 /* Turns the engine's recorder on when a trace is asked for. */
-mk_status mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine);
+void mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine);
 /* Then: takes what was recorded and writes the file, with a line on standard error. */
 mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine);
+/* The same where a CPU machine has run this program without an engine. */
+mk_status mk_trace_option_end_recording(const mk_trace_option *option, mk_recording *recording,
+                                        const mk_program *program);
 
 /* What a trace does not know by itself: command, version, driver. */
 void mk_trace_option_facts(const mk_trace_option *option, mk_trace *trace);

@@ -97,6 +97,7 @@ typedef struct mk_cu_launch_config {
   FUNCTION(stream_new, "cuStreamCreate", (mk_cu_stream_ref * stream, unsigned flags))                                 \
   FUNCTION(stream_free, "cuStreamDestroy_v2", (mk_cu_stream_ref stream))                                              \
   FUNCTION(stream_wait, "cuStreamSynchronize", (mk_cu_stream_ref stream))                                             \
+  FUNCTION(stream_after, "cuStreamWaitEvent", (mk_cu_stream_ref stream, mk_cu_event_ref event, unsigned flags))       \
   FUNCTION(event_new, "cuEventCreate", (mk_cu_event_ref * event, unsigned flags))                                     \
   FUNCTION(event_free, "cuEventDestroy_v2", (mk_cu_event_ref event))                                                  \
   FUNCTION(event_record, "cuEventRecord", (mk_cu_event_ref event, mk_cu_stream_ref stream))                           \

@@ -155,10 +155,14 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(load_kernel(gpu));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->sending, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->taking, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
   for (mk_gpu_flight *f = gpu->flights; f < gpu->flights + MK_GPU_FLIGHTS; f++) {
     MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->start, 0), "making an event"));
     MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->end, 0), "making an event"));
-    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->done, 0), "making an event"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->ranked, 0), "making an event"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->sent, MK_CU_EVENT_NO_TIMING), "making an event"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->done, MK_CU_EVENT_NO_TIMING), "making an event"));
   }
   return MK_OK;
 }
@@ -171,7 +175,7 @@ static table_plan plan_tables(const mk_gpu *gpu) {
   plan.buffers = mk_gpu_place(&plan.bytes, (program->buffer_count + gpu->more_buffers) * sizeof(mk_gpu_buffer));
   plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
   plan.counters = mk_gpu_place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
-  plan.control = mk_gpu_place(&plan.bytes, sizeof(mk_gpu_control));
+  plan.control = mk_gpu_place(&plan.bytes, (uint64_t)MK_GPU_FLIGHTS * MK_GPU_CONTROL_STRIDE);
   plan.maps = mk_gpu_place(&plan.bytes, mk_gpu_map_count(gpu) * sizeof(mk_gpu_tensor_map));
   plan.peers = mk_gpu_place(&plan.bytes, gpu->ranks > 1 ? sizeof(mk_gpu_peers) : 0);
   plan.waiters = mk_gpu_place(&plan.bytes, gpu->ranks > 1 ? program->counter_count * sizeof(uint32_t) : 0);
@@ -188,6 +192,7 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   if (gpu->planned) {
     MK_TRY(mk_plan_find(program, &gpu->buffers));
     gpu->ring_entries = (uint64_t)gpu->buffers.steps * gpu->rows;
+    MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->ahead, gpu->ring_entries * sizeof *gpu->plan), "allocating plans"));
     if (gpu->buffers.table != MK_NO_PLAN_BUFFER) {
       MK_TRY(mk_alloc(program->buffers[gpu->buffers.table].bytes, 1, &gpu->block_table));
     }
@@ -325,6 +330,18 @@ static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t
 
 static void *device_pointer(mk_cu_address address) { return (void *)(uintptr_t)address; }
 
+mk_cu_address mk_gpu_control_of(const mk_gpu *gpu, size_t flight) {
+  return gpu->control + (gpu->ranks > 1 ? 0 : flight * MK_GPU_CONTROL_STRIDE);
+}
+
+void mk_gpu_take_control(const mk_gpu *gpu, size_t flight, mk_gpu_params *params) {
+  const mk_cu_address control = mk_gpu_control_of(gpu, flight);
+  params->abort = device_pointer(control + offsetof(mk_gpu_control, abort));
+  params->fault = device_pointer(control + offsetof(mk_gpu_control, fault));
+  params->clocks = device_pointer(control + offsetof(mk_gpu_control, clocks));
+  params->epochs_done = device_pointer(control + offsetof(mk_gpu_control, epochs_done));
+}
+
 static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
   uint8_t *image;
   MK_TRY(mk_alloc(plan->bytes, 1, &image));
@@ -344,10 +361,6 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .counter_totals = device_pointer(gpu->tables + plan->totals),
       .token_ring = device_pointer(gpu->pinned_address + MK_GPU_RING_AT),
       .stop = device_pointer(gpu->pinned_address + offsetof(mk_gpu_pinned, stop)),
-      .abort = device_pointer(gpu->control + offsetof(mk_gpu_control, abort)),
-      .fault = device_pointer(gpu->control + offsetof(mk_gpu_control, fault)),
-      .clocks = device_pointer(gpu->control + offsetof(mk_gpu_control, clocks)),
-      .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
       .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
       .tokens = gpu->program->ranges.token.high == UINT32_MAX ? UINT32_MAX : gpu->program->ranges.token.high + 1,
@@ -357,6 +370,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .scratch = device_pointer(gpu->scratch),
       .maps = device_pointer(gpu->tables + plan->maps),
   };
+  mk_gpu_take_control(gpu, 0, &gpu->params);
   if (gpu->ranks > 1) {
     gpu->peers = gpu->tables + plan->peers;
     gpu->waiters = gpu->tables + plan->waiters;
@@ -455,21 +469,25 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
 static void release_device(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   (void)cu->context_set(gpu->context);
+  const mk_cu_stream_ref streams[] = {gpu->taking, gpu->sending, gpu->stream}; /* before events that they wait for */
+  for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+    if (streams[i] != NULL) {
+      (void)cu->stream_free(streams[i]);
+    }
+  }
   for (const mk_gpu_flight *f = gpu->flights; f < gpu->flights + MK_GPU_FLIGHTS; f++) {
-    const mk_cu_event_ref events[] = {f->start, f->end, f->done};
+    const mk_cu_event_ref events[] = {f->start, f->end, f->ranked, f->sent, f->done};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
       if (events[i] != NULL) {
         (void)cu->event_free(events[i]);
       }
     }
   }
-  if (gpu->stream != NULL) {
-    (void)cu->stream_free(gpu->stream);
-  }
   const mk_cu_address memory[] = {gpu->lent ? 0 : gpu->weights,
                                   gpu->lent ? 0 : gpu->kv,
                                   gpu->work,
                                   gpu->tables,
+                                  gpu->ahead,
                                   gpu->trace,
                                   gpu->flushed,
                                   gpu->ranked};
@@ -604,6 +622,8 @@ static mk_status clear_rank(mk_gpu *gpu) {
   if (gpu->counter_bytes != 0) {
     MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->counters, 0, gpu->counter_bytes, gpu->stream), "clearing counters"));
   }
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, (size_t)MK_GPU_FLIGHTS * MK_GPU_CONTROL_STRIDE, gpu->stream),
+                      "clearing memory"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory"));
   for (uint64_t i = 0; i < gpu->ring_entries; i++) {
     gpu->ring[i] = 0;
@@ -639,6 +659,7 @@ void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) {
 }
 
 double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
+double mk_gpu_rank_ms(const mk_gpu *gpu) { return (double)gpu->rank_ms; }
 uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
 double mk_gpu_clock_mhz(const mk_gpu *gpu) {
   const mk_gpu_clocks *c = &gpu->ended.clocks;

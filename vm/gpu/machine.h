@@ -103,8 +103,8 @@ mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, 
 /* The same in parts, with the rankings that are asked for from the last step's logits (`ranks` may be NULL).
  * `enqueue` returns at once; what `ranks` points to must stay until `finish`.
  * `follow` calls fn for the steps of the launch that was queued last. It returns when fn has heard of all steps, or has
- * returned false, or when nothing more comes. When fn has heard of all steps, one more launch may be queued, so that
- * the GPU need not wait for what the host does with results.
+ * returned false, or when nothing more comes. When fn has heard of all steps, one more launch may be queued (of one
+ * rank), so that the GPU need not wait for what the host does with results.
  * `finish` waits for the end of the launch that was queued first, and fills in its rankings, unless a step is missing.
  * That launch's logits can be read only then, and only if no other launch is queued. A failure ends all that is queued.
  */
@@ -122,8 +122,10 @@ mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out);
  * machine after. */
 void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts);
 
-/* For the last run: milliseconds between two events around the kernel, and the steps that it computed. */
+/* For the last run: milliseconds between two events around the kernel, and the steps that it computed. Rank: from the
+ * end of that kernel until its rankings had been made; 0 where there are none. */
 double mk_gpu_time_ms(const mk_gpu *gpu);
+double mk_gpu_rank_ms(const mk_gpu *gpu);
 uint32_t mk_gpu_steps(const mk_gpu *gpu);
 /* The SM clock during the last run, from the GPU's own clocks; 0 when it was too short to tell. */
 double mk_gpu_clock_mhz(const mk_gpu *gpu);

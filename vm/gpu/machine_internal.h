@@ -9,7 +9,8 @@
 #include "vm/gpu/launch.h"
 #include "vm/gpu/machine.h"
 
-/* Device memory that one launch writes and the host reads after it. */
+/* Device memory that one launch writes and the host reads after it. It is clean before a launch: only a fault leaves
+ * something in it that a later launch would look at, and then the machine is cleared. */
 typedef struct mk_gpu_control {
   mk_gpu_fault fault;
   uint32_t abort;
@@ -17,7 +18,11 @@ typedef struct mk_gpu_control {
   mk_gpu_clocks clocks;
 } mk_gpu_control;
 
-enum { MK_GPU_FLIGHTS = 2 }; /* launches that may be in the stream at a time, of those that the host follows */
+enum {
+  MK_GPU_FLIGHTS = 2,          /* launches that may be in the stream at a time, of those that the host follows */
+  MK_GPU_CONTROL_STRIDE = 256, /* bytes from the control of one of them to the other's */
+};
+MK_STATIC_ASSERT(sizeof(mk_gpu_control) <= MK_GPU_CONTROL_STRIDE, "flights have a control each");
 
 typedef struct mk_gpu_pinned { /* followed by the token ring, the plan of a launch on its way to the GPU, and its work
                                 * lists */
@@ -31,7 +36,11 @@ MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins
 
 /* A launch that the host follows while it runs. */
 typedef struct mk_gpu_flight {
-  mk_cu_event_ref start, end, done; /* of the kernel; done: the launch has ended, and its control is here */
+  mk_cu_event_ref start, end; /* of the kernel */
+  mk_cu_event_ref sent;       /* its plan is on the GPU, of a launch that was queued while another one ran */
+  mk_cu_event_ref ranked;     /* its rankings are here, if there are any */
+  mk_cu_event_ref done;       /* the launch has ended, and its control is here */
+  bool ahead;                 /* its plan lies where that of the launch before it does not */
   mk_gpu_params params;
   const mk_gpu_ranks *ranks; /* NULL: none */
   uint32_t first_position;
@@ -77,12 +86,15 @@ struct mk_gpu {
   mk_cu_module_ref module, recording_module;
   mk_cu_function_ref kernel, recording; /* the second one: NULL until it is needed */
   mk_cu_stream_ref stream;
+  /* Beside it, so that no kernel waits in vain: plans for the GPU, and what a launch leaves for the host. */
+  mk_cu_stream_ref sending, taking;
   mk_gpu_flight
       flights[MK_GPU_FLIGHTS]; /* those in the stream are the last `in_flight` up to the one with number `queued` */
   uint32_t queued, in_flight;
   mk_gpu_control ended;            /* of the run that ended last */
   mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
-  mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, control */
+  mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, controls */
+  mk_cu_address ahead;             /* as large as the buffer of plans: of flights that are ahead */
   mk_cu_address *places;           /* of buffers */
   const mk_gpu *lender;            /* while the machine opens */
   bool lent;                       /* weights and KV cache are another machine's */
@@ -111,7 +123,7 @@ struct mk_gpu {
   mk_gpu_mla_inputs inputs;
   uint32_t first_epoch;
   uint32_t last_position; /* where the last run began */
-  float time_ms;
+  float time_ms, rank_ms;
   uint32_t steps;
   uint64_t launches;
 };
@@ -165,8 +177,12 @@ mk_status mk_gpu_start_empty(mk_gpu *gpu);
 /* How many threads a block of the program's kernel has. */
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
-/* rank.c: queues the kernel that ranks logits of a flight's last step, after that flight; and fills rankings in once
- * all that was queued for them has ended. */
+/* Where a flight's control is, and what a launch is told of it. Several ranks, which have one flight at a time, have
+ * one control, as they know each other's. */
+mk_cu_address mk_gpu_control_of(const mk_gpu *gpu, size_t flight);
+void mk_gpu_take_control(const mk_gpu *gpu, size_t flight, mk_gpu_params *params);
+/* rank.c: queues the kernel that ranks logits of the last step of a flight with rankings, after it; and fills them in
+ * once all that was queued for them has ended. */
 mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight);
 void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight);
 /* Puts one launch of the program's kernel into the stream. */

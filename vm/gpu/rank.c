@@ -9,15 +9,13 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts of the vocabulary, of as
- * many rows as a launch of it has. Rankings over all of it are written into the host's memory. */
+/* The kernel's memory: counts of blocks, and rankings of parts of the vocabulary, of as many rows as a launch of it
+ * has. Rankings over all of it are written into the host's memory. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
-  CHOSEN_BYTES = MK_MOST_ROWS * sizeof(uint64_t),
   PART_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),
   OUT_BYTES = MK_MOST_SHARED_ROWS * sizeof(mk_gpu_ranked), /* of a flight */
-  CHOSEN_AT = COUNTS_BYTES,
-  PARTS_AT = CHOSEN_AT + CHOSEN_BYTES,
+  PARTS_AT = COUNTS_BYTES,
 };
 
 static uint32_t parts_of(const mk_gpu *gpu) {
@@ -66,25 +64,16 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
   const mk_driver *cu = gpu->driver;
   const mk_gpu_ranks *ranks = flight->ranks;
   const uint32_t step = flight->params.epochs - 1;
-  if (ranks == NULL || ranks->count == 0) {
-    return MK_OK;
-  }
   MK_TRY(prepare(gpu));
   mk_gpu_rank rank = {.logits = mk_gpu_address(gpu, ranks->buffer),
                       .arrived = gpu->ranked,
                       .parts = gpu->ranked + PARTS_AT,
-                      .chosen = gpu->ranked + CHOSEN_AT,
+                      .chosen = gpu->pinned_address + MK_GPU_RING_AT + (uint64_t)step * gpu->rows * sizeof(uint64_t),
                       .vocab = gpu->program->ranges.token.high + 1,
-                      .part_count = parts_of(gpu),
-                      .most = ranks->most};
+                      .part_count = parts_of(gpu)};
   void *arguments[] = {&rank};
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&rank.out, gpu->ranked_pinned, 0), "mapping pinned memory"));
   rank.out += out_at(gpu, flight);
-  /* The ring is the host's memory: one copy reads it sooner than hundreds of blocks would. */
-  const void *chosen =
-      (const uint64_t *)(const void *)((const uint8_t *)gpu->pinned + MK_GPU_RING_AT) + (uint64_t)step * gpu->rows;
-  MK_TRY(mk_gpu_check(gpu, cu->upload_async(rank.chosen, chosen, gpu->rows * sizeof(uint64_t), gpu->stream),
-                      "what was chosen"));
   for (uint32_t first = 0, count; first < ranks->count; first += count) { /* one after the other: in the same memory */
     count = ranks->count - first < MK_MAX_ROWS ? ranks->count - first : (uint32_t)MK_MAX_ROWS;
     memcpy(rank.rows, ranks->rows + first, count * sizeof *ranks->rows);

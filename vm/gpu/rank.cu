@@ -2,7 +2,9 @@
 // (p, r) has part p of row r's tokens. The block of a row that finishes last merges all parts, in the order of the
 // parts, so that sums do not depend on which block that is.
 //
-// This is no part of the program's instructions: it runs right after a launch, for those who ask.
+// This is no part of the program's instructions: it runs right after a launch, for those who ask, and the next launch
+// waits for it. Most of its time is that of its code, which comes from memory: the step before it has had all caches.
+// So there is little code: loops are not unrolled, and what ranks the tokens of a part ranks those of all parts, too.
 #include "instructions/sampling.h"
 #include "instructions/tile/lanes.cuh"
 #include "instructions/tile/view.cuh"
@@ -14,240 +16,272 @@ namespace tile = mk::tile;
 namespace {
 
 enum {
-  WARPS = MK_GPU_RANK_THREADS / 32,
-  MOST_MERGED = MK_GPU_RANK_PART / 2,
-  MOST_IN_PLAY = MK_GPU_RANK_MOST * MK_GPU_RANK_HELD,
+  THREADS = MK_GPU_RANK_THREADS,
+  WARPS = THREADS / 32,
+  MOST_KEYS = MK_GPU_RANK_PARTS * MK_GPU_RANK_MOST,  // of the parts of a row; a part has fewer
+  MOST_HELD = MOST_KEYS / THREADS,                   // by a thread
+  MOST_HOLDERS = 32,  // threads that may have keys in play: more than are asked for, so that a bound is soon found
+};
+static_assert(static_cast<int>(MK_GPU_RANK_PART) <= static_cast<int>(MOST_KEYS), "a part's keys have room");
+static_assert(static_cast<uint64_t>(MK_GPU_RANK_PARTS) * MK_GPU_RANK_PART >= 1u << MK_SAMPLING_INDEX_BITS,
+              "what the parts of any vocabulary found has room");
+static_assert(static_cast<int>(MK_GPU_RANK_MOST) <= static_cast<int>(MOST_HOLDERS), "as many as may be asked for");
+
+struct range {  // of keys
+  uint64_t largest, smallest;
 };
 
-// What the threads of a block exchange. The code is kept short, as loops over what lies here and not in registers,
-// since it comes from memory each time.
+struct totals {
+  double sum;       // of exp(logit - highest)
+  uint32_t before;  // how many tokens rank before the one that is asked about
+};
+
+// What the threads of a block exchange.
 struct exchange {
-  union {  // what the threads hold, by turns
-    float logits[MK_GPU_RANK_PART];
-    uint64_t merged[MOST_MERGED];
-  };
-  uint64_t maxima[MK_GPU_RANK_THREADS];  // keys, of what each thread holds
-  uint64_t in_play[MOST_IN_PLAY];        // keys that may be among the largest
-  uint64_t least;                        // what those reach
-  uint64_t keys[WARPS];
-  double sums[WARPS];
-  uint32_t counts[WARPS];
-  uint32_t playing, token;
+  uint64_t keys[MOST_KEYS];                    // those to be ranked; key i is thread i % THREADS's
+  uint64_t in_play[MOST_HOLDERS * MOST_HELD];  // keys that may be among the largest
+  range ranges[WARPS];
+  totals totals_of[WARPS];
+  uint32_t playing;
   bool last;
 };
 __shared__ exchange shared;
 
-__device__ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-// The largest key of all threads, given to all of them.
-__device__ uint64_t largest_of_block(uint64_t key) {
+// The largest key of all threads, and the smallest that is none of those that are 0 (if there is one).
+__device__ range range_of_block(uint64_t key) {
+  range r = {key, key - 1};  // of no key the largest number
+#pragma unroll 1
   for (uint32_t away = 16; away != 0; away /= 2) {
-    key = larger(key, tile::exchange(key, away));
+    r.largest = max(r.largest, tile::exchange(r.largest, away));
+    r.smallest = min(r.smallest, tile::exchange(r.smallest, away));
   }
-  __syncthreads();  // what was exchanged before has been read
   if (tile::lane_of_thread(tile::thread()) == 0) {
-    shared.keys[tile::warp_of_thread(tile::thread())] = key;
+    shared.ranges[tile::warp_of_thread(tile::thread())] = r;
   }
   __syncthreads();
+#pragma unroll 1
   for (uint32_t w = 0; w < WARPS; w++) {
-    key = larger(key, shared.keys[w]);
+    r.largest = max(r.largest, shared.ranges[w].largest);
+    r.smallest = min(r.smallest, shared.ranges[w].smallest);
   }
-  return key;
+  r.smallest++;
+  return r;
 }
 
-// The sum over all threads, given to the first thread; always added in the same order.
-__device__ double sum_of_block(double sum) {
-  for (uint32_t away = 16; away != 0; away /= 2) {
-    sum += tile::exchange(sum, away);
+// A key that as many keys reach as are looked for, or more, all of them held by few threads. `own`: the largest one
+// that the thread has, 0: it has none; `r`: of the largest ones of all threads. No two keys are equal, so between the
+// smallest and the largest of these there is a key that as many threads reach as one likes.
+__device__ uint64_t bound_of(uint64_t own, const range &r) {
+  uint64_t low = r.smallest, high = r.largest + 1, middle = 1;  // first: how many threads have keys
+  uint32_t holders = THREADS;
+#pragma unroll 1
+  for (; holders > MOST_HOLDERS; middle = low + (high - low) / 2) {
+    const uint32_t reach = __syncthreads_count(own >= middle);
+    if (reach < MK_GPU_RANK_MOST && middle == 1) {
+      return 1;  // their other keys are wanted, too
+    }
+    if (reach >= MK_GPU_RANK_MOST) {
+      low = max(low, middle);
+      holders = reach;
+    } else {
+      high = middle;
+    }
   }
-  __syncthreads();
-  if (tile::lane_of_thread(tile::thread()) == 0) {
-    shared.sums[tile::warp_of_thread(tile::thread())] = sum;
-  }
-  __syncthreads();
-  sum = 0;
-  for (uint32_t w = 0; w < WARPS; w++) {
-    sum += shared.sums[w];
-  }
-  return sum;
+  return low;
 }
 
-__device__ uint32_t count_of_block(uint32_t count) {
-  count = tile::sum_lanes(count);
-  __syncthreads();
-  if (tile::lane_of_thread(tile::thread()) == 0) {
-    shared.counts[tile::warp_of_thread(tile::thread())] = count;
-  }
-  __syncthreads();
-  count = 0;
-  for (uint32_t w = 0; w < WARPS; w++) {
-    count += shared.counts[w];
-  }
-  return count;
-}
-
-// How many of `count` keys are larger; all threads look at the same one at a time.
-__device__ uint32_t larger_ones(const uint64_t *keys, uint32_t count, uint64_t key) {
-  uint32_t larger = 0;
-#pragma unroll 8
-  for (uint32_t i = 0; i < count; i++) {
-    larger += keys[i] > key ? 1 : 0;
-  }
-  return larger;
-}
-
-// Finds the `most` largest of the keys that the threads have, `held` in each: key_at(i) is a thread's key number i, and
-// `own` the largest of them. No two keys are equal but for zeros. The threads' own largest keys are ranked first. The
-// key of rank `most` among them is a lower bound: so many threads have a key that is as large. Keys that reach the
-// bound are in play: as a rule few, and at most those of `most` threads. The place of a key is the number of keys in
-// play that are larger.
-template <typename at>
-__device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t most, uint64_t *to) {
-  shared.maxima[tile::thread()] = own;
-  if (tile::thread() == 0) {
-    shared.least = 1;
-    shared.playing = 0;
-  }
-  __syncthreads();
-  if (own != 0 && larger_ones(shared.maxima, MK_GPU_RANK_THREADS, own) + 1 == most) {
-    shared.least = own;
-  }
-  __syncthreads();
-  if (most != 0 && own >= shared.least) {
-#pragma unroll 4
-    for (uint32_t i = 0; i < held; i++) {
-      uint64_t key = key_at(i);
-      if (key >= shared.least) {
+// Collects those of `count` keys that reach the bound.
+__device__ void bring_into_play(uint64_t own, uint64_t bound, uint32_t count) {
+  if (own >= bound) {
+#pragma unroll 1
+    for (uint32_t i = tile::thread(); i < count; i += THREADS) {
+      const uint64_t key = shared.keys[i];
+      if (key >= bound) {
         shared.in_play[atomicAdd(&shared.playing, 1)] = key;
       }
     }
   }
   __syncthreads();
-  uint32_t playing = shared.playing;
-  for (uint32_t i = tile::thread(); i < playing; i += MK_GPU_RANK_THREADS) {
-    uint32_t place = larger_ones(shared.in_play, playing, shared.in_play[i]);
-    if (place < most) {
-      to[place] = shared.in_play[i];
+}
+
+// How many of the keys in play are larger; all threads look at the same one at a time.
+__device__ uint32_t larger_ones(uint64_t key) {
+  const uint32_t playing = shared.playing;
+  uint32_t larger = 0;
+#pragma unroll 2
+  for (uint32_t i = 0; i < playing; i++) {
+    larger += shared.in_play[i] > key ? 1 : 0;
+  }
+  return larger;
+}
+
+// Writes the largest keys in play, each to its place: the number of those that are larger. No key: 0.
+__device__ void keep_largest(uint64_t *to) {
+  const uint32_t playing = shared.playing;
+#pragma unroll 1
+  for (uint32_t i = tile::thread(); i < max(playing, MK_GPU_RANK_MOST + 0u); i += THREADS) {
+    const uint64_t key = i < playing ? shared.in_play[i] : 0;
+    const uint32_t place = i < playing ? larger_ones(key) : i;
+    if (place < MK_GPU_RANK_MOST) {
+      to[place] = key;
     }
   }
-  if (tile::thread() >= playing && tile::thread() < most) {
-    to[tile::thread()] = 0;
-  }
 }
-static_assert(MK_GPU_RANK_MOST <= MK_GPU_RANK_THREADS, "each place has a thread");
-static_assert(static_cast<uint64_t>(MK_GPU_RANK_PARTS) * MK_GPU_RANK_PART >= 1u << MK_SAMPLING_INDEX_BITS,
-              "what the parts of any vocabulary found has room");
 
 // exp(value - highest), also where both are infinite.
 __device__ double share_of(float value, float highest) {
   return value == highest ? 1.0 : exp(static_cast<double>(value) - static_cast<double>(highest));
 }
 
-__device__ float value_of(uint64_t key) { return mk_unordered(static_cast<uint32_t>(key >> MK_SAMPLING_INDEX_BITS)); }
-
 // The key of a logit. Minus zero is as probable as zero.
 __device__ uint64_t key_of(float logit, uint32_t token) { return mk_rank_key(mk_plus(logit, 0.0f), token); }
 
-// Ranks a part. `chosen`: the token that is asked about, just loaded; 0 in all threads but the first.
-__device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t chosen, mk_gpu_ranked *to) {
-  const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + tile::thread();
-  auto key_at = [&](uint32_t i) {
-    uint32_t at = first + i * MK_GPU_RANK_THREADS;
-    return at < p.vocab ? key_of(shared.logits[i * MK_GPU_RANK_THREADS + tile::thread()], at) : 0;
-  };
-  uint64_t own = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-    uint32_t at = first + i * MK_GPU_RANK_THREADS;
-    float logit = at < p.vocab ? logits[at] : 0.0f;
-    shared.logits[i * MK_GPU_RANK_THREADS + tile::thread()] = logit;
-    own = larger(own, at < p.vocab ? key_of(logit, at) : 0);
+// What is added up over all keys of a part, or over all parts, always in the same order.
+__device__ totals add_up(totals t) {
+#pragma unroll 1
+  for (uint32_t away = 16; away != 0; away /= 2) {
+    t.sum += tile::exchange(t.sum, away);
   }
-  if (tile::thread() == 0) {
-    shared.token = min(chosen, p.vocab - 1);  // where logits are not numbers it is no token, and nobody asks about it
+  t.before = tile::sum_lanes(t.before);
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.totals_of[tile::warp_of_thread(tile::thread())] = t;
   }
-  float highest = value_of(largest_of_block(own));
-  const uint64_t asked = key_of(logits[shared.token], shared.token);
-  double sum = 0;
-  uint32_t before = 0;
-#pragma unroll 2
-  for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-    uint64_t key = key_at(i);
-    sum += key != 0 ? share_of(value_of(key), highest) : 0.0;
-    before += key > asked ? 1 : 0;
+  __syncthreads();
+  t = {};
+#pragma unroll 1
+  for (uint32_t w = 0; w < WARPS; w++) {
+    t.sum += shared.totals_of[w].sum;
+    t.before += shared.totals_of[w].before;
   }
-  sum = sum_of_block(sum);
-  before = count_of_block(before);
-  if (tile::thread() == 0) {
-    to->sum = sum;
-    to->highest = highest;
-    to->before = before;
-  }
-  keep_largest(own, MK_GPU_RANK_HELD, key_at, p.most, to->keys);
+  return t;
 }
 
-__device__ void merge_parts(const mk_gpu_rank &p, const float *logits, const mk_gpu_ranked *parts, mk_gpu_ranked *to) {
-  const uint32_t count = p.part_count * p.most;
-  auto key_at = [&](uint32_t i) {
-    uint32_t at = i * MK_GPU_RANK_THREADS + tile::thread();
-    return at < count ? shared.merged[at] : 0;
-  };
-  uint64_t own = 0, largest_score = 0;
-#pragma unroll 2
-  for (uint32_t at = tile::thread(); at < count; at += MK_GPU_RANK_THREADS) {
-    uint64_t key = __ldcg(&parts[at / p.most].keys[at % p.most]);
-    shared.merged[at] = key;
-    own = larger(own, key);
+// Puts the keys of a part's tokens into shared memory; the thread's largest one.
+__device__ uint64_t take_logits(const mk_gpu_rank &p, const float *logits) {
+  const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + tile::thread();
+  const float *from = logits + first;
+  uint64_t *to = shared.keys + tile::thread(), own = 0;
+  if ((blockIdx.x + 1) * MK_GPU_RANK_PART <= p.vocab) {  // all loads under way at once
+    float held[MK_GPU_RANK_HELD];
+#pragma unroll
+    for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
+      held[i] = from[i * THREADS];
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
+      *tile::view<float>(to + i * THREADS) = held[i];
+    }
+  } else {
+#pragma unroll 1
+    for (uint32_t i = 0; i < MK_GPU_RANK_PART && first + i < p.vocab; i += THREADS) {
+      *tile::view<float>(to + i) = from[i];
+    }
   }
 #pragma unroll 1
-  for (uint32_t i = tile::thread(); i < p.part_count; i += MK_GPU_RANK_THREADS) {
-    largest_score = larger(largest_score, mk_rank_key(__ldcg(&parts[i].highest), 0));
+  for (uint32_t i = 0; i < MK_GPU_RANK_PART; i += THREADS) {
+    const uint64_t key = first + i < p.vocab ? key_of(*tile::view<float>(to + i), first + i) : 0;
+    to[i] = key;
+    own = max(own, key);
   }
-  const float highest = value_of(largest_of_block(largest_score));
-  double sum = 0;
-  uint32_t before = 0;
+  return own;
+}
+
+// The same of what all parts have found.
+__device__ uint64_t take_parts(const mk_gpu_ranked *parts, uint32_t count) {
+  uint64_t own = 0;
 #pragma unroll 1
-  for (uint32_t i = tile::thread(); i < p.part_count; i += MK_GPU_RANK_THREADS) {
-    sum += __ldcg(&parts[i].sum) * share_of(__ldcg(&parts[i].highest), highest);
-    before += __ldcg(&parts[i].before);
+  for (uint32_t i = tile::thread(); i < count; i += THREADS) {
+    const uint64_t key = __ldcg(&parts[i / MK_GPU_RANK_MOST].keys[i % MK_GPU_RANK_MOST]);
+    shared.keys[i] = key;
+    own = max(own, key);
   }
-  sum = sum_of_block(sum);
-  before = count_of_block(before);
-  if (tile::thread() == 0) {
-    to->sum = sum;
-    to->highest = highest;
-    to->logit = logits[shared.token];
-    to->before = before;
-    to->zero = 0;
+  return own;
+}
+
+// Of the tokens of a row those that rank before the one with this key, which no part has known: the thread's share.
+// What no part has kept ranks after all that its part has kept. So where few keys in play are larger, no others are.
+__device__ uint32_t count_before(const mk_gpu_rank &p, const float *logits, uint64_t asked, uint64_t bound) {
+  uint32_t before = asked >= bound ? larger_ones(asked) : MK_GPU_RANK_MOST;
+  if (before < MK_GPU_RANK_MOST) {
+    return tile::thread() == 0 ? before : 0;
   }
-  keep_largest(own, (count + MK_GPU_RANK_THREADS - 1) / MK_GPU_RANK_THREADS, key_at, p.most, to->keys);
+  before = 0;
+#pragma unroll 4
+  for (uint32_t at = tile::thread(); at < p.vocab; at += THREADS) {
+    before += key_of(logits[at], at) > asked ? 1 : 0;
+  }
+  return before;
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
+extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS, 4)
     mk_rank_logits(const __grid_constant__ mk_gpu_rank p) {
   const mk_gpu_rank_row &row = p.rows[blockIdx.y];
-  const volatile uint64_t *chosen = tile::global<const uint64_t>(p.chosen);
-  uint32_t token = 0;
-  if (tile::thread() == 0) {
-    token = row.token == MK_TOKEN_CHOSEN ? static_cast<uint32_t>(chosen[row.line]) : row.token;
-  }
+  const bool given = row.token != MK_TOKEN_CHOSEN;
   const float *logits = tile::global<const float>(p.logits) + static_cast<uint64_t>(row.line) * p.vocab;
-  mk_gpu_ranked *parts = tile::global<mk_gpu_ranked>(p.parts) + blockIdx.y * p.part_count;
+  mk_gpu_ranked *parts = tile::global<mk_gpu_ranked>(p.parts) + blockIdx.y * p.part_count, *to = parts + blockIdx.x;
   uint32_t *arrived = tile::global<uint32_t>(p.arrived) + blockIdx.y;
-  rank_part(p, logits, token, parts + blockIdx.x);
-  __syncthreads();
-  if (tile::thread() == 0) {
-    __threadfence();
-    shared.last = atomicAdd(arrived, 1) + 1 == p.part_count;
-    __threadfence();
+  uint32_t count = MK_GPU_RANK_PART, chosen = 0, token = 0;
+  if (!given && blockIdx.x == 0 && tile::thread() == 0) {
+    // Nobody waits for it before the part has been ranked. It is the host's memory, which gives one block after the
+    // other what it asks for, so one block of a row asks.
+    chosen = static_cast<uint32_t>(tile::global<const volatile uint64_t>(p.chosen)[row.line]);
   }
-  __syncthreads();
-  if (shared.last) {
-    merge_parts(p, logits, parts, tile::global<mk_gpu_ranked>(p.out) + blockIdx.y);
-    if (tile::thread() == 0) {
-      *arrived = 0;
+#pragma unroll 1
+  for (bool merges = false;; merges = true) {
+    const uint64_t own = merges ? take_parts(parts, count) : take_logits(p, logits);
+    if (merges || given) {
+      token = given ? row.token : __ldcg(&parts[0].token);
+      token = min(token, p.vocab - 1);  // where logits are not numbers it is no token, and nobody asks about it
     }
+    if (tile::thread() == 0) {
+      shared.playing = 0;
+    }
+    const range r = range_of_block(own);
+    const float highest = mk_rank_value(r.largest);
+    const uint64_t bound = bound_of(own, r);
+    bring_into_play(own, bound, count);
+    const float logit = logits[token];
+    const uint64_t asked = merges || given ? key_of(logit, token) : UINT64_MAX;
+    const uint32_t items = merges ? p.part_count : count;
+    totals t = {};
+#pragma unroll 1
+    for (uint32_t i = tile::thread(); i < items; i += THREADS) {
+      const uint64_t key = merges ? __ldcg(&parts[i].keys[0]) : shared.keys[i];
+      const double weight = merges ? __ldcg(&parts[i].sum) : 1.0;
+      t.sum += key != 0 ? weight * share_of(mk_rank_value(key), highest) : 0.0;
+      t.before += merges ? __ldcg(&parts[i].before) : key > asked ? 1 : 0;
+    }
+    if (merges && !given) {
+      t.before = count_before(p, logits, asked, bound);
+    }
+    keep_largest(to->keys);
+    t = add_up(t);
+    if (tile::thread() == 0) {
+      to->sum = t.sum;
+      to->highest = highest;
+      to->logit = logit;
+      to->before = t.before;
+      to->token = chosen;
+    }
+    if (merges) {
+      break;
+    }
+    __syncthreads();
+    if (tile::thread() == 0) {
+      __threadfence();
+      shared.last = atomicAdd(arrived, 1) + 1 == p.part_count;
+      __threadfence();
+    }
+    __syncthreads();
+    if (!shared.last) {
+      return;
+    }
+    to = tile::global<mk_gpu_ranked>(p.out) + blockIdx.y;
+    count = p.part_count * MK_GPU_RANK_MOST;
+  }
+  if (tile::thread() == 0) {
+    *arrived = 0;
   }
 }

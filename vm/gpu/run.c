@@ -54,13 +54,6 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
       "launching the kernel");
 }
 
-static mk_status prepare_launch(mk_gpu *gpu) {
-  __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream),
-                      "preparing a launch"));
-  return mk_gpu_trace_prepare(gpu);
-}
-
 static mk_status start_launch(mk_gpu *gpu, mk_gpu_flight *f) {
   const mk_driver *cu = gpu->driver;
   MK_TRY(mk_gpu_check(gpu, cu->event_record(f->start, gpu->stream), "preparing a launch"));
@@ -68,13 +61,22 @@ static mk_status start_launch(mk_gpu *gpu, mk_gpu_flight *f) {
   return mk_gpu_check(gpu, cu->event_record(f->end, gpu->stream), "launching the kernel");
 }
 
+static bool is_ranked(const mk_gpu_flight *f) { return f->ranks != NULL && f->ranks->count != 0; }
+
+/* The control comes to the host beside the kernel of a launch that is queued next. */
 static mk_status close_launch(mk_gpu *gpu, mk_gpu_flight *f) {
   const mk_driver *cu = gpu->driver;
-  mk_gpu_control *control = &gpu->pinned->control[f - gpu->flights];
-  MK_TRY(mk_gpu_start_ranks(gpu, f));
-  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, gpu->control, sizeof *control, gpu->stream),
+  const size_t index = (size_t)(f - gpu->flights);
+  mk_gpu_control *control = &gpu->pinned->control[index];
+  if (is_ranked(f)) {
+    MK_TRY(mk_gpu_start_ranks(gpu, f));
+    MK_TRY(mk_gpu_check(gpu, cu->event_record(f->ranked, gpu->stream), "launching the kernel"));
+  }
+  MK_TRY(
+      mk_gpu_check(gpu, cu->stream_after(gpu->taking, is_ranked(f) ? f->ranked : f->end, 0), "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, mk_gpu_control_of(gpu, index), sizeof *control, gpu->taking),
                       "launching the kernel"));
-  return mk_gpu_check(gpu, cu->event_record(f->done, gpu->stream), "launching the kernel");
+  return mk_gpu_check(gpu, cu->event_record(f->done, gpu->taking), "launching the kernel");
 }
 
 static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last_ms, bool *ended) {
@@ -223,29 +225,42 @@ static mk_status send_lists(mk_gpu *gpu, uint32_t steps) {
                       "sending the work lists");
 }
 
-/* Sends the plan through the stream, so only the kernel waits for it. */
-static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps) {
-  uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
+static mk_gpu_flight *flight_of(mk_gpu *gpu, uint32_t number) { return &gpu->flights[number % MK_GPU_FLIGHTS]; }
+
+/* Sends the plan, so that only the kernel waits for it. While another launch runs, it goes past what is queued after
+ * that one, to a place of its own, so that the kernel begins when the rankings have been made. Work lists have one
+ * place, so they wait for that launch. */
+static mk_status send_plan(mk_gpu *gpu, mk_gpu_flight *f, const mk_step_row *plan, uint32_t steps) {
+  const mk_driver *cu = gpu->driver;
+  const uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
+  const bool beside = gpu->in_flight != 0 && mk_gpu_list_bytes(gpu, 1) == 0;
+  f->ahead = gpu->in_flight != 0 && !flight_of(gpu, gpu->queued - 1)->ahead;
+  const mk_cu_address to = f->ahead ? gpu->ahead : mk_gpu_address(gpu, gpu->buffers.plan);
+  f->params.plan = (const uint32_t *)(uintptr_t)to;
   memcpy(gpu->plan, plan, bytes);
   MK_TRY(send_lists(gpu, steps));
-  return mk_gpu_check(gpu,
-                      gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.plan), gpu->plan, bytes, gpu->stream),
-                      "sending the plan");
+  MK_TRY(mk_gpu_check(gpu, cu->upload_async(to, gpu->plan, bytes, beside ? gpu->sending : gpu->stream),
+                      "sending the plan"));
+  if (!beside) {
+    return MK_OK;
+  }
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->sent, gpu->sending), "sending the plan"));
+  return mk_gpu_check(gpu, cu->stream_after(gpu->stream, f->sent, 0), "sending the plan");
 }
-
-static mk_gpu_flight *flight_of(mk_gpu *gpu, uint32_t number) { return &gpu->flights[number % MK_GPU_FLIGHTS]; }
 
 static mk_status queue_rank(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
   mk_gpu_flight *f = flight_of(gpu, gpu->queued);
   MK_TRY(mk_gpu_enter(gpu));
   f->params = gpu->params;
+  mk_gpu_take_control(gpu, (size_t)(f - gpu->flights), &f->params);
   f->params.epochs = steps;
   f->params.first_epoch = gpu->first_epoch;
   f->params.first_epoch += gpu->in_flight == 0 ? 0 : flight_of(gpu, gpu->queued - 1)->params.epochs;
   f->ranks = ranks;
   f->first_position = plan == NULL ? 0 : plan->position;
-  MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, plan, steps));
-  return prepare_launch(gpu);
+  __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
+  MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, f, plan, steps));
+  return mk_gpu_trace_prepare(gpu);
 }
 
 static mk_status start_rank(mk_gpu *gpu) {
@@ -263,8 +278,9 @@ static mk_status close_rank(mk_gpu *gpu) {
 
 /* The kernels of all ranks start one right after the other, as they wait for each other. */
 static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
-  if (gpu->in_flight == MK_GPU_FLIGHTS) {
-    return mk_error(MK_ERR_USAGE, "%d launches are queued; wait for the end of one", MK_GPU_FLIGHTS);
+  const uint32_t most = gpu->ranks > 1 ? 1 : MK_GPU_FLIGHTS;
+  if (gpu->in_flight == most) {
+    return mk_error(MK_ERR_USAGE, "%u launches are queued; wait for the end of one", most);
   }
   MK_TRY(check_generation(gpu, 0));
   for (uint32_t r = 0; r < gpu->ranks; r++) {
@@ -290,8 +306,11 @@ static mk_status wait_rank(mk_gpu *gpu) {
   gpu->ended = gpu->pinned->control[f - gpu->flights];
   gpu->last_position = f->first_position;
   gpu->steps = 0;
-  gpu->time_ms = 0;
-  return mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel");
+  gpu->time_ms = gpu->rank_ms = 0;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel"));
+  return is_ranked(f)
+             ? mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->rank_ms, f->end, f->ranked), "timing the rankings")
+             : MK_OK;
 }
 
 /* What goes wrong on one rank ends the launch on all of them. The rank on which a wait was too long is told; others

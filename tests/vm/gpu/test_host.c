@@ -252,6 +252,41 @@ Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
   mk_program_free(r.program);
 }
 
+/* One step each, with its token given; the next one is queued before the end of the one before is waited for. */
+Test(gpu_host, a_launch_that_is_queued_ahead_has_a_plan_of_its_own) {
+  enum { LAUNCHES = 7 };
+  rig r;
+  mk_ranking found[2] = {{.most = 3}, {.most = 3}};
+  const mk_gpu_rank_row row = {.line = 1, .token = MK_TOKEN_CHOSEN};
+  start(&r, ROWS);
+  const size_t logits = (size_t)mk_program_find_buffer(r.program, "logits");
+  const mk_gpu_ranks ranks[] = {{.buffer = logits, .rows = &row, .count = 1, .most = 3, .out = &found[0]},
+                                {.buffer = logits, .rows = &row, .count = 1, .most = 3, .out = &found[1]}};
+  for (uint32_t i = 0; i < LAUNCHES; i++) {
+    mk_step_row plan[STEPS][ROWS] = {0};
+    told t = {.most = UINT32_MAX};
+    plan[0][1] = (mk_step_row){.position = 2 * i, .token = 5 + i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    cr_assert_eq(mk_gpu_enqueue(r.gpu, plan[0], 1, &ranks[i % 2]), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_gpu_follow(r.gpu, take_step, &t), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(t.results[0][1], fake_gpu_choice(5 + i, 2 * i), "launch %u", i);
+    if (i != 0) {
+      cr_assert_eq(mk_gpu_finish(r.gpu), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(found[(i - 1) % 2].rank, fake_gpu_choice(4 + i, 2 * (i - 1)) + 1, "launch %u", i - 1);
+      cr_assert_gt(mk_gpu_rank_ms(r.gpu), 0);
+    }
+  }
+  cr_assert_eq(mk_gpu_finish(r.gpu), MK_OK, "%s", mk_error_message());
+  expect_whole_launch(&r, 3);
+  cr_assert_eq(mk_gpu_rank_ms(r.gpu), 0);
+  mk_step_row plan[STEPS][ROWS];
+  make_plan(3, plan);
+  cr_assert_eq(mk_gpu_enqueue(r.gpu, plan[0], 1, NULL), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_gpu_enqueue(r.gpu, plan[0], 1, NULL), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_gpu_enqueue(r.gpu, plan[0], 1, NULL), MK_ERR_USAGE);
+  cr_assert_str_eq(mk_error_message(), "2 launches are queued; wait for the end of one");
+  stop(&r);
+}
+
 typedef struct heard {
   uint32_t tokens[STEPS], count;
 } heard;
