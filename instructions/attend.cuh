@@ -57,7 +57,7 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
   uint32_t cols = c.d.buffer(out).cols;
   const float factors[2] = {__fdividef(1.0f, span.total[0]), __fdividef(1.0f, span.total[1])};
   uint16_t *first = plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(c.d.warp * 16) * cols;
-  to_readers(places_of(c.d, out), first,
+  to_readers(own_place(c.d), first,
              [&](uint16_t *to) { tile::store_rows<steps / 2>(to, cols, lines_of_warp(c, out), span.o, factors); });
 }
 
@@ -68,6 +68,10 @@ __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_wor
       attend_lines<4>(c);
     } else {
       attend_lines<8>(c);
+    }
+    if constexpr (MK_GPU_RANKS) {
+      const mk_operand &out = instruction_at_hand(c).parts[MK_PART_ATTEND_out];
+      push_lines(c, out, active_lines(c.d, out.row));
     }
   }
   consumers_signal(c, instruction_at_hand(c));

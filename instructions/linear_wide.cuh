@@ -235,7 +235,7 @@ __device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_w
   uint32_t cols = c.d.buffer(out).cols;
   uint16_t *first = plain_lines<uint16_t>(c.d, out) + own.tile * 8;
   tile::each_line(y, own.lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
-  to_readers(places_of(c.d, out), first, [&](uint16_t *to) {
+  to_readers(own_place(c.d), first, [&](uint16_t *to) {
     tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
       if (line < own.lines.end) {
         tile::store<uint32_t>(to + line * cols + rows, values);
@@ -360,6 +360,11 @@ __device__ __forceinline__ void consume_linear(wide_consumer &c) {
       }
     }
     finish_linear(c, y);
+    if constexpr (MK_GPU_RANKS) {
+      if (instruction_at_hand(c).opcode == MK_OP_GLU) {
+        push_lines(c, instruction_at_hand(c).parts[MK_PART_GLU_out], lines);
+      }
+    }
   } else {
     consumers_wait(c, instruction_at_hand(c));
   }

@@ -14,13 +14,12 @@ __device__ inline uint32_t readers_of(const mk_operand &written) { return writte
 // All ranks as readers; nothing in kernels for one rank, where nobody looks at it.
 __device__ inline uint32_t all_readers(const device &d) { return MK_GPU_RANKS ? (1u << d.params.peers->ranks) - 1 : 0; }
 
-// The same of what may lie on this rank alone: then nobody is told of, and the own place is the only one.
+// This rank alone; nothing in kernels for one rank.
+__device__ inline uint32_t own_place(const device &d) { return MK_GPU_RANKS ? 1u << d.params.peers->rank : 0; }
+
+// The readers of what may also lie on this rank alone: then no readers are told of, and its own place is the only one.
 __device__ inline uint32_t places_of(const device &d, const mk_operand &written) {
-  if constexpr (MK_GPU_RANKS) {
-    uint32_t readers = readers_of(written);
-    return readers != 0 ? readers : 1u << d.params.peers->rank;
-  }
-  return 0;
+  return MK_GPU_RANKS && readers_of(written) != 0 ? readers_of(written) : own_place(d);
 }
 
 // What to add to an address of this rank's copies to get that of another rank's, for all ranks.

@@ -240,4 +240,32 @@ __device__ inline element *plain_lines(const device &d, const mk_operand &operan
          operand.col * b.tile_cols;
 }
 
+// Of several ranks: lines that the SM has put down in its own copy of a bf16 value go on to the copies of the other
+// readers, 16 bytes a thread, whole lines after each other: what goes over to another GPU in small pieces takes a
+// multiple of the time. All warps meet before, when the lines have been put down.
+__device__ inline void push_lines(const wide_consumer &c, const mk_operand &out, uint32_t lines) {
+  enum { BATCH = 4, THREADS = MK_GPU_CONSUMER_WARPS * 32 };
+  const mk_gpu_buffer &b = c.d.buffer(out);
+  uint8_t *own = tile::view<uint8_t>(plain_lines<uint16_t>(c.d, out));
+  uint32_t pieces = out.cols * b.tile_cols * 2 / 16, count = lines * pieces, stride = b.cols * 2;
+  uint32_t others = readers_of(out) & ~(1u << c.d.params.peers->rank);
+  consumers_meet();
+#pragma unroll 1
+  for (uint32_t first = tile::thread(); others != 0 && first < count; first += BATCH * THREADS) {
+    uint4 words[BATCH];
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t at = min(first + i * THREADS, count - 1);
+      words[i] = tile::load_l2<uint4>(own + static_cast<uint64_t>(at / pieces) * stride + at % pieces * 16);
+    }
+    to_readers(others, own, [&](uint8_t *copy) {
+#pragma unroll
+      for (uint32_t i = 0; i < BATCH; i++) {
+        uint32_t at = min(first + i * THREADS, count - 1);
+        tile::store<uint4>(copy + static_cast<uint64_t>(at / pieces) * stride + at % pieces * 16, words[i]);
+      }
+    });
+  }
+}
+
 }  // namespace mk
