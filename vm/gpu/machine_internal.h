@@ -153,6 +153,14 @@ bool mk_gpu_is_of_family(const mk_program *program);
 bool mk_gpu_is_quantised(const mk_program *program);
 /* Whether the program draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
+/* tables.c. Where the tables of the program lie in their allocation, as offsets: the rank's instructions, queues and
+ * buffers, the totals of counters, counters, controls, and what else peers.h and wide.c say. */
+typedef struct mk_gpu_tables {
+  uint64_t instructions, queues, buffers, totals, counters, control, maps, peers, waiters, bytes;
+} mk_gpu_tables;
+mk_gpu_tables mk_gpu_plan_tables(const mk_gpu *gpu);
+/* Fills in the image of them, which is zero; all addresses are known. MK_ERR_RUNTIME for memory or the driver. */
+mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8_t *image);
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
  * stays empty for all others. */
 size_t mk_gpu_map_count(const mk_gpu *gpu);
