@@ -2,6 +2,7 @@
 #ifndef MK_GPU_TEST_H
 #define MK_GPU_TEST_H
 
+#include "models/config.h"
 #include "vm/gpu/machine.h"
 
 extern unsigned passed, failed;
@@ -34,6 +35,8 @@ void test_tiles(bool quick);
 
 /* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
 void test_sampling(bool quick);
+/* All of it, one row and several, of a model. */
+void test_draws_of(const char *name, const mk_config *config);
 
 /* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
 void test_mla(bool quick);
@@ -43,8 +46,9 @@ void test_rows(bool quick);
 void test_many(bool quick);
 /* What sets other families apart, piece by piece (families_gpu.c); quick: several rows of one shape alone. */
 void test_families(bool quick);
-/* Weights of every form (quantised_gpu.c); quick: several rows of one shape and three forms alone. */
-void test_quantised(bool quick);
+/* Weights of one form, or (NULL) of every form (quantised_gpu.c); quick: several rows of one shape and three forms
+ * alone. */
+void test_quantised(const char *form, bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

@@ -432,7 +432,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --many\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --families [GOLDEN.bin ...]\n"
-    "       mkvm_gpu_tests [--device cuda:N] [--quick] --quantised\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --quantised [FORM ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
@@ -447,7 +447,7 @@ static const char usage[] =
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--prompts: the same of programs for the prompt of one sequence\n"
     "--families: only what sets other families apart, and goldens of those\n"
-    "--quantised: only weights of eight and four bits\n"
+    "--quantised: only weights of eight and four bits, of all forms or of those named (\"int4\")\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches after so many tokens of hash values in the KV cache give the same "
     "bits\n"
@@ -537,8 +537,13 @@ int main(int argc, char **argv) {
     test_mixture(quick);
     return finish();
   }
-  if (quantised && at == argc) {
-    test_quantised(quick);
+  if (quantised) {
+    for (int i = at; i < argc; i++) {
+      test_quantised(argv[i], quick);
+    }
+    if (at == argc) {
+      test_quantised(NULL, quick);
+    }
     return finish();
   }
   if (many && at == argc) {
@@ -591,8 +596,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || quantised ||
-      at == argc) {
+  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -603,7 +607,7 @@ int main(int argc, char **argv) {
   test_rows(quick);
   test_many(quick);
   test_families(quick);
-  test_quantised(quick);
+  test_quantised(NULL, quick);
   test_prompts(quick);
   test_mixture(quick);
   test_schedules(quick);

@@ -463,20 +463,24 @@ static void test_instructions(const char *shape, const mk_config *config) {
   }
 }
 
-static void test_shape(const char *shape) {
-  mk_config config;
+void test_draws_of(const char *shape, const mk_config *config) {
   for (uint32_t i = 0; i < BANNED; i++) {
     banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
   }
+  test_ways(config, 0, 1);
+  test_ways(config, 1, WAYS);
+  test_overflow(shape, config);
+  test_beside(shape, config, true);
+  test_rankings(shape, config);
+  if (config->vocab < 1024) { /* references compute each step, too */
+    test_instructions(shape, config);
+  }
+}
+
+static void test_shape(const char *shape) {
+  mk_config config;
   if (expect_ok(mk_synth_shape(shape, &config), shape)) {
-    test_ways(&config, 0, 1);
-    test_ways(&config, 1, WAYS);
-    test_overflow(shape, &config);
-    test_beside(shape, &config, true);
-    test_rankings(shape, &config);
-    if (config.vocab < 1024) { /* references compute each step, too */
-      test_instructions(shape, &config);
-    }
+    test_draws_of(shape, &config);
   }
 }
 

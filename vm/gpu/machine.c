@@ -105,6 +105,9 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
       {{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
       {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}};
+  static const mk_gpu_image_part quantised[2][2] = {/* several rows, sampling */
+                                                    {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
+                                                    {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
   static const mk_gpu_image_part ranks[2][2] = {/* several rows, families */
                                                 {MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_FAMILIES},
                                                 {MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES}};
@@ -118,7 +121,7 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
     return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
   }
   if (mk_gpu_is_quantised(gpu->program)) {
-    return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_QUANTISED : MK_GPU_IMAGE_QUANTISED;
+    return quantised[gpu->rows > 1][mk_gpu_samples(gpu->program)];
   }
   return tokens[gpu->rows > 1][mk_gpu_is_of_family(gpu->program)][mk_gpu_samples(gpu->program)];
 }

@@ -312,11 +312,6 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
   MK_TRY(check_ranks(program));
-  if (mk_gpu_is_quantised(program) && mk_gpu_samples(program)) {
-    return mk_error(MK_ERR_FILE,
-                    "the program has quantised weights and draws tokens, which a GPU does not do together yet: choose "
-                    "greedily (--temp 0), or use --device cpu");
-  }
   if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps || machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
