@@ -9,6 +9,8 @@ extern unsigned passed, failed;
 extern const char *device;   /* as --device names it */
 extern uint32_t deadline_ms; /* of waits, as --deadline says; 0: the machine's own */
 
+extern mk_dtype kv;          /* of the caches of models, as --kv says; MLA and several GPUs have bf16 */
+
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);
 
@@ -49,6 +51,8 @@ void test_families(bool quick);
 /* Weights of one form, or (NULL) of every form (quantised_gpu.c); quick: several rows of one shape and three forms
  * alone. */
 void test_quantised(const char *form, bool quick);
+/* A KV cache in fp8 (kv_gpu.c); quick: several rows of two shapes alone. */
+void test_kv(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

@@ -66,6 +66,7 @@ static bool open_on(const mk_config *config, uint32_t rows, const mk_sampling *s
                                      .synth_seed = SEED,
                                      .rows = rows,
                                      .max_seq = CONTEXT,
+                                     .kv = kv,
                                      .gpu_deadline_ms = deadline_ms,
                                      .sampling = sampling};
   *engine = NULL;

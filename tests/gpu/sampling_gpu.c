@@ -130,6 +130,7 @@ static void test_ways(const mk_config *config, size_t first, size_t end) {
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + LAUNCHED + 1,
+                               .kv = kv,
                                .sampling = &ways[first].sampling};
   bool good = true;
   for (int check = 0; good && check < 2; check++) {
@@ -175,6 +176,7 @@ static void test_overflow(const char *shape, const mk_config *config) {
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + 2,
+                               .kv = kv,
                                .want_logits = true,
                                .sampling = &sampling};
   mk_engine *engine = NULL;
@@ -293,6 +295,7 @@ static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + MOST_DRAWN + 1,
+                               .kv = kv,
                                .rows = rows,
                                .want_logits = logits,
                                .gpu_deadline_ms = deadline_ms,
@@ -446,6 +449,7 @@ static void test_instructions(const char *shape, const mk_config *config) {
                                  .synth = config,
                                  .synth_seed = 5,
                                  .max_seq = 16,
+                                 .kv = kv,
                                  .rows = rows[r],
                                  .gpu_deadline_ms = deadline_ms,
                                  .sampling = &ways[1].sampling};

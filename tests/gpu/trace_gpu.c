@@ -117,6 +117,7 @@ static void test_machine(const machine *m) {
                                         : m->prompts           ? 1
                                                                : m->rows,
                                .max_seq = traced_shape.max_seq,
+                               .kv = kv,
                                .sampling = m->samples ? &sampling : NULL,
                                .gpu_deadline_ms = deadline_ms};
   mk_engine *engine;
