@@ -8,7 +8,8 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     wide wide_recording wide_slots wide_slots_recording rows_sampling rows_sampling_recording
     families families_recording families_sampling families_sampling_recording rows_families rows_families_recording
     rows_families_sampling rows_families_sampling_recording
-    quantised quantised_recording rows_quantised rows_quantised_recording
+    quantised quantised_recording quantised_sampling quantised_sampling_recording
+    rows_quantised rows_quantised_recording rows_quantised_sampling rows_quantised_sampling_recording
     ranks ranks_families ranks_sampling ranks_families_sampling
     rows_ranks rows_ranks_families rows_ranks_sampling rows_ranks_families_sampling
     wide_ranks mla fill bandwidth pack rank)

@@ -293,8 +293,12 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
-/* Whether a GPU, or several, take wide programs of these options: not yet of quantised weights (vm/gpu/refuse.c). */
+/* Whether a GPU, or several, take wide programs of these options: not yet of quantised weights or caches
+ * (vm/gpu/refuse.c). */
 static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
+  if (wide->kv != MK_DTYPE_BF16) {
+    return false;
+  }
   for (size_t i = 0; i < graph->weight_count; i++) {
     if (graph->weights[i].form.codes != MK_CODES_NONE) {
       return false;
@@ -348,7 +352,7 @@ static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *
                               const place *where) {
   const bool gpu = where->on_gpus, shared = gpu && where->ranks > 1;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-  const mk_compile_options wide = {.rows = options->rows, .slots = options->slots};
+  const mk_compile_options wide = {.rows = options->rows, .slots = options->slots, .kv = options->kv};
   const bool many = gpu && !shared && !samples && takes_wide(engine->graph, &wide);
   const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
   return gpu && (!whole || (shared && where->ranks > engine->config.kv_heads)) ? 1 : rows;

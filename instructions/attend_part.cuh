@@ -6,6 +6,7 @@
 // multiplies by powers of two, which changes no bit.
 #pragma once
 #include "instructions/canon.cuh"
+#include "instructions/tile/codes.cuh"
 #include "instructions/tile/fragment.cuh"
 #include "vm/program/program.h"
 
@@ -40,13 +41,60 @@ __device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const 
   }
 }
 
+// Where the scales of a part lie whose K and V are codes of e4m3 (vm/program/strips.h): so many bytes after its K, and
+// after its V of the dims at hand.
+struct code_scales {
+  uint32_t keys = 0, values = 0;
+};
+
+// sums += K of 64 dims times q(0) to q(3), out of codes; from one tile of tokens to the next these lie `stride` bytes
+// apart. Tiles are made where they are multiplied: so they take fewer registers than those of bf16.
+template <typename fragment>
+__device__ inline void multiply_keys(tile::sum_tile (&sums)[PART_TILES], const uint8_t *from, uint32_t stride,
+                                     const uint8_t *scales, uint32_t lane, fragment q) {
+  lane = tile::anew(lane);  // registers are short
+#pragma unroll
+  for (uint32_t line = 0; line < 2; line++) {
+    uint2 first = q(line * 2), second = q(line * 2 + 1);
+#pragma unroll
+    for (uint32_t j = 0; j < PART_TILES; j++) {
+      uint32_t pair = tile::load<uint32_t>(scales + j * 32 + tile::lane_row(lane) * 4);
+      const tile::row_scales by = {tile::low_bf16(pair), tile::high_bf16(pair)};
+      uint4 four = tile::load<uint4>(from + j * stride + line * 512 + lane * 16);
+      tile::weight_tile keys;
+      tile::expand_e4m3(keys, four.x, four.y, by);
+      tile::multiply_add(sums[j], keys, tile::vector_tile{{first.x, first.y}});
+      tile::expand_e4m3(keys, four.z, four.w, by);
+      tile::multiply_add(sums[j], keys, tile::vector_tile{{second.x, second.y}});
+    }
+  }
+}
+
+// Clears V of tokens that need not be numbers, from token `valid` on; `at`: the lane's first token.
+__device__ inline void mask_tokens(tile::weight_tile &v, uint32_t at, uint32_t valid) {
+  uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
+  uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
+  v.word[0] &= first, v.word[1] &= first;
+  v.word[2] &= second, v.word[3] &= second;
+}
+
+// A tile of V of sixteen tokens out of the codes of 32, of which it is the earlier or the later half.
+__device__ inline void expand_values(tile::weight_tile &to, const tile::weight_tile &codes, bool later,
+                                     const uint8_t *scales, uint32_t lane) {
+  scales += tile::lane_column(tile::anew(lane)) * 2 + (later ? 32 : 0);
+  tile::expand_e4m3_columns(to, codes.word[later ? 2 : 0], codes.word[later ? 3 : 1], tile::load<uint32_t>(scales),
+                            tile::load<uint32_t>(scales + 16));
+}
+
 // The sums of a part, for 64 dims of the output. keys: K of all dims; values: V from those 64 dims on; from one tile of
-// tokens to the next both are `halves` x 2 KiB apart. q(i): this lane's fragment of the columns, of step i of 16 dims.
-// limits: for each of the lane's columns, the first token that does not count; valid: the first token whose V need not
-// be a number. whole: each column has a token.
-template <bool whole, typename fragment>
+// tokens to the next both are `halves` x 2 KiB apart (K as codes: 1 KiB; a line of V as codes has both tiles). q(i):
+// this lane's fragment of the columns, of step i of 16 dims. limits: for each of the lane's columns, the first token
+// that does not count; valid: the first token whose V need not be a number. whole: each column has a token. codes: K and
+// V are codes, with these scales.
+template <bool whole, bool codes = false, typename fragment>
 __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, fragment q, uint32_t lane,
-                                   uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums) {
+                                   uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums,
+                                   const code_scales &scales = {}) {
   tile::sum_tile s[PART_TILES];
   tile::weight_tile tiles[PART_TILES][4];
 #pragma unroll
@@ -56,6 +104,11 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     if (h < halves) {
+      if constexpr (codes) {
+        multiply_keys(s, keys + h * 1024, halves * 1024, keys + scales.keys, lane,
+                      [&](uint32_t i) { return q(h * 4 + i); });
+        continue;
+      }
       load_tiles(tiles, keys + h * 2048, halves * 2048);
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
@@ -67,7 +120,14 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
       }
     }
   }
-  load_tiles(tiles, values, halves * 2048);
+  if constexpr (codes) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      tile::load(tiles[0][i], values + i * 512);  // both tiles of tokens
+    }
+  } else {
+    load_tiles(tiles, values, halves * 2048);
+  }
   uint32_t token = tile::lane_row(tile::anew(lane));
   float p[PART_TILES][4];  // of each tile tokens g, g, g + 8, g + 8 of the lane's two columns
 #pragma unroll
@@ -98,19 +158,28 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
   for (uint32_t j = 0; j < PART_TILES; j++) {
     tile::vector_tile columns = {
         {tile::transpose(tile::pack_bf16(p[j][0], p[j][1])), tile::transpose(tile::pack_bf16(p[j][2], p[j][3]))}};
-    if (valid < PART_TOKENS) {
-      uint32_t at = j * 16 + tile::lane_column(tile::anew(lane));
-      uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
-      uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
+    if constexpr (codes) {
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
-        tiles[j][i].word[0] &= first, tiles[j][i].word[1] &= first;
-        tiles[j][i].word[2] &= second, tiles[j][i].word[3] &= second;
+        tile::weight_tile v;
+        expand_values(v, tiles[0][i], j != 0, values + scales.values, lane);
+        if (valid < PART_TOKENS) {
+          mask_tokens(v, j * 16 + tile::lane_column(tile::anew(lane)), valid);
+        }
+        tile::multiply_add(sums.o[i], v, columns);
       }
-    }
+    } else {
+      if (valid < PART_TOKENS) {
+        uint32_t at = j * 16 + tile::lane_column(tile::anew(lane));
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      tile::multiply_add(sums.o[i], tiles[j][i], columns);
+        for (uint32_t i = 0; i < 4; i++) {
+          mask_tokens(tiles[j][i], at, valid);
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        tile::multiply_add(sums.o[i], tiles[j][i], columns);
+      }
     }
     tile::multiply_add(sums.total, ones, columns);
   }

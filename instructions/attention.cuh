@@ -118,8 +118,8 @@ __device__ inline void wait_block(const consumer &c, const attention_shape &a, c
   }
 }
 __device__ inline uint8_t *keys_of(const consumer &c, const part_place &place) { return c.d.page(place.keys.slot()); }
-__device__ inline uint8_t *values_of(const consumer &c, const attention_shape &a, const part_place &place) {
-  return c.d.page(place.values.slot()) + (2 - a.halves) * (MK_GPU_PAGE_BYTES / 2);
+__device__ inline uint8_t *values_of(const consumer &c, bool codes, const attention_shape &a, const part_place &place) {
+  return c.d.page(place.values.slot()) + values_at(codes, a.halves);
 }
 
 // The part of this warp in the round that begins with block `first` of the split.
@@ -151,19 +151,25 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
   }
   wait_block(c, a, place);
   if (place.tokens > 0 && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
-    uint32_t offset = a.rank() % RANKS * PART_TILES * a.halves * 2048, tokens = static_cast<uint32_t>(place.tokens);
-    uint8_t *keys = keys_of(c, place) + offset, *values = values_of(c, a, place) + offset;
+    const bool codes = keeps_codes(c.d.buffer(in.parts[MK_PART_ATTENTION_kv]));
+    uint32_t offset = part_offset(codes, a.rank() % RANKS, a.halves), tokens = static_cast<uint32_t>(place.tokens);
+    uint8_t *keys = keys_of(c, place) + offset, *values = values_of(c, codes, a, place) + offset;
+    const uint32_t scales = scales_after(a.rank() % RANKS, a.halves);  // of codes
     if (tokens <= PART_TOKENS && c.d.words()->newest_put == 0) {
-      put_newest(tile::view<uint32_t>(c.d.activation() + ATTENTION_NEWEST_AT), a.halves, keys, values, tokens - 1,
-                 c.lane);
+      put_newest(tile::view<uint32_t>(c.d.activation() + ATTENTION_NEWEST_AT), a.halves, keys, values, codes, scales,
+                 tokens - 1, c.lane);
     }
     const uint2 *q =
         tile::view<uint2>(c.d.activation() + ATTENTION_Q_AT) + a.set() * (a.halves * 128) + tile::anew(c.lane);
     part_sums sums;
     const uint32_t limits[2] = {tokens, tokens};
-    attend_part<true>(
-        keys, values + a.half() * 2048, [&](uint32_t step) { return q[step * 32]; }, c.lane, a.halves, limits, tokens,
-        sums);
+    auto fragment = [&](uint32_t step) { return q[step * 32]; };
+    if (codes) {
+      attend_part<true, true>(keys, values + a.half() * 2048, fragment, c.lane, a.halves, limits, tokens, sums,
+                              {scales, scales - a.half() * 2048});
+    } else {
+      attend_part<true>(keys, values + a.half() * 2048, fragment, c.lane, a.halves, limits, tokens, sums);
+    }
     release_block(c, a, place);
     put_part(c, sums);
   } else {
@@ -200,7 +206,16 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
       find_block(c, a, past / 64, block);
       wait_block(c, a, block);
     }
-    newest_place page(a.halves, keys_of(c, block), values_of(c, a, block), past % 64, at);
+    if (!is_q && keeps_codes(c.d.buffer(in.parts[MK_PART_ATTENTION_kv]))) {
+      const new_codes codes = wait_codes(c.d, in, operand->buffer, stamped_row(c.d, *operand), a.head_dim(), at, !is_v);
+      keep_codes(newest, is_v ? 1 : 0, at, codes);
+      if (direct) {
+        uint8_t *half = is_v ? values_of(c, true, a, block) : keys_of(c, block);
+        put_codes(half, half + a.halves * 4096, a.head_dim(), is_v ? 1 : 0, past % 64, at * 2, codes);
+      }
+      continue;
+    }
+    newest_place page(a.halves, keys_of(c, block), values_of(c, false, a, block), past % 64, at);
     float low, high;
     if (norms_heads(in)) {
       bool here = is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs;
@@ -331,6 +346,14 @@ __device__ inline void append_newest(consumer &c, const mk_instruction_word &in,
   uint32_t token = position_of(c) % kv.block_tokens;
   uint64_t block = table[position_of(c) / kv.block_tokens];
   if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.blocks)) {
+    return;
+  }
+  if (keeps_codes(kv)) {
+    uint8_t *pair = code_pair(kv, block, in.parts[MK_PART_ATTENTION_kv].col);
+    for (uint32_t which = 0; which < 2 && dim % 2 == 0; which++) {
+      put_codes(kv, pair, which, token, dim, kept_codes(newest, which, dim / 2));
+    }
+    tile::fence_global_for_copies();
     return;
   }
   uint16_t *pair = tile::global<uint16_t>(kv.address) +

@@ -156,6 +156,20 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
     const mk_operand &source = v.in.parts[which == 0 ? MK_PART_ATTENTION_k : MK_PART_ATTENTION_v];
     const uint64_t *head =
         stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_PART_ATTENTION_k].row_words;
+    if (keeps_codes(kv)) {
+      const new_codes codes = wait_codes(c.d, v.in, source.buffer, head, head_dim, dim / 2, which == 0);
+      if (v.single()) {
+        keep_codes(newest_token(), which, dim / 2, codes);
+      } else {
+        uint32_t first = (position - round) / BLOCK_TOKENS * v.halves(), page = first + (v.halves() == 2 ? which : 0);
+        wait_round_page(c, page);
+        uint8_t *at = c.d.page(round_page(c, page).slot());
+        at += which * values_at(true, v.halves());
+        put_codes(at, at + BLOCK_TOKENS * head_dim, head_dim, which, position % BLOCK_TOKENS, dim, codes);
+      }
+      put_codes(kv, code_pair(kv, block, operand.col), which, position % BLOCK_TOKENS, dim, codes);
+      continue;
+    }
     float2 two;
     if (norms_heads(v.in)) {
       two = wait_normed_pair(c.d, v.in, source.buffer, head, head_dim, dim / 2, which == 0, true);
@@ -489,13 +503,15 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
                                  second = round_page(c, ahead + page + pages_per_block - 1);
   wait_phase(c.d, PAGE_FULL + first.slot(), first.phase(), MK_ACTIVITY_PAGE_FULL, first.slot());
   wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
-  uint32_t at = v.rank(warp) % 2 * (PART_TILES * pages_per_block * 2048);
+  const bool codes = keeps_codes(v.kv());
+  uint32_t at = part_offset(codes, v.rank(warp) % 2, pages_per_block);
   uint8_t *keys = c.d.page(first.slot()) + at;
-  uint8_t *values = c.d.page(second.slot()) + (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) + at;
+  uint8_t *values = c.d.page(second.slot()) + values_at(codes, pages_per_block) + at;
+  const uint32_t scales = scales_after(v.rank(warp) % 2, pages_per_block);  // of codes
   uint32_t start = round + v.rank(warp) * PART_TOKENS;
   if (start < v.end && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
     if (tile::uniform(v.single() && v.first - start < PART_TOKENS)) {
-      put_newest(newest_token(), pages_per_block, keys, values, v.first - start, c.lane);
+      put_newest(newest_token(), pages_per_block, keys, values, codes, scales, v.first - start, c.lane);
     }
     uint32_t limits[2];
 #pragma unroll
@@ -504,9 +520,14 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
       limits[j] = limit > start ? limit - start : 0;
     }
     const uint2 *q = tile::view<uint2>(queries()) + c.lane;
-    attend_part<false>(
-        keys, values + v.half(warp) * 2048, [&](uint32_t step) { return q[step * 32]; }, c.lane, pages_per_block,
-        limits, v.end - start, sums);
+    auto fragment = [&](uint32_t step) { return q[step * 32]; };
+    if (codes) {
+      attend_part<false, true>(keys, values + v.half(warp) * 2048, fragment, c.lane, pages_per_block, limits,
+                               v.end - start, sums, {scales, scales - v.half(warp) * 2048});
+    } else {
+      attend_part<false>(keys, values + v.half(warp) * 2048, fragment, c.lane, pages_per_block, limits, v.end - start,
+                         sums);
+    }
   }
   if (releases) {
     __syncwarp();

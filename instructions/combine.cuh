@@ -34,10 +34,6 @@ __device__ inline uint32_t fused_combine(const consumer &c) {
   return splits_in_use(c, *in) == 1 && !tested ? in->uid : 0;
 }
 
-__device__ inline float2 floats(const tile::stamped_pair &pair) {
-  return make_float2(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
-}
-
 // Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
 // 1 are two values of split j, then what its scores are relative to and its sum of p.
 template <typename address, typename presence>

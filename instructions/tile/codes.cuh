@@ -35,6 +35,27 @@ __device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t sec
   }
 }
 
+// The same where scales are of columns: of elements 0 and 1 of the first four, and of those of the second four, two
+// bf16 each.
+__device__ inline void expand_e4m3_columns(weight_tile &to, uint32_t first, uint32_t second, uint32_t first_scales,
+                                           uint32_t second_scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t word = i == 0 ? first : second, scales = i == 0 ? first_scales : second_scales;
+    float2 even = unpack_half(half_pair_of_e4m3(word)), odd = unpack_half(half_pair_of_e4m3(word >> 16));
+    float low = low_bf16(scales), high = high_bf16(scales);
+    to.word[2 * i] = pack_bf16(__fmul_rn(even.x, low), __fmul_rn(odd.x, high));
+    to.word[2 * i + 1] = pack_bf16(__fmul_rn(even.y, low), __fmul_rn(odd.y, high));
+  }
+}
+
+// Two e4m3, rounded to nearest even, the first one low; 448 at most. A NaN is 0x7f.
+__device__ inline uint32_t pack_e4m3(float low, float high) {
+  uint16_t result;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(high), "f"(low));
+  return result;
+}
+
 // Byte i of a word, to whose bytes 128 has been added, as the number of -128 to 127 that it was before.
 template <uint32_t i>
 __device__ inline float signed_byte(uint32_t word) {

@@ -60,7 +60,8 @@ void test_depth(const char *shape, uint32_t depth) {
   if (!expect_ok(mk_synth_shape(shape, &config), name)) {
     return;
   }
-  mk_engine_options options = {.device = device, .synth = &config, .synth_seed = 1, .max_seq = depth + STEPS + 1};
+  mk_engine_options options = {
+      .device = device, .synth = &config, .synth_seed = 1, .max_seq = depth + STEPS + 1, .kv = kv};
   if (expect_ok(mk_engine_open(NULL, &options, &engine), name) && expect_ok(mk_bench_fill_kv(engine, 1), name)) {
     float *logits = NULL;
     if (expect_ok(mk_alloc(2 * (size_t)config.vocab, sizeof *logits, &logits), name)) {

@@ -8,6 +8,7 @@
 unsigned passed, failed;
 const char *device = "cuda";
 uint32_t deadline_ms;
+mk_dtype kv = MK_DTYPE_BF16;
 
 uint32_t device_index(void) { return strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0; }
 

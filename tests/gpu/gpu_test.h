@@ -2,11 +2,14 @@
 #ifndef MK_GPU_TEST_H
 #define MK_GPU_TEST_H
 
+#include "models/config.h"
 #include "vm/gpu/machine.h"
 
 extern unsigned passed, failed;
 extern const char *device;   /* as --device names it */
 extern uint32_t deadline_ms; /* of waits, as --deadline says; 0: the machine's own */
+
+extern mk_dtype kv; /* of the caches of models, as --kv says; MLA and several GPUs have bf16 */
 
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);
@@ -34,8 +37,10 @@ void test_tiles(bool quick);
 
 /* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
 void test_sampling(bool quick);
+/* All of it, one row and several, of a model. */
+void test_draws_of(const char *name, const mk_config *config);
 /* The same of a model that several GPUs share, named with commas, so many SMs of each. */
-void test_sampling_of_ranks(const char *gpus, uint32_t each, const char *shape);
+void test_draws_of_ranks(const char *gpus, uint32_t each, const char *shape);
 
 /* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
 void test_mla(bool quick);
@@ -45,8 +50,11 @@ void test_rows(bool quick);
 void test_many(bool quick);
 /* What sets other families apart, piece by piece (families_gpu.c); quick: several rows of one shape alone. */
 void test_families(bool quick);
-/* Weights of every form (quantised_gpu.c); quick: several rows of one shape and three forms alone. */
-void test_quantised(bool quick);
+/* Weights of one form, or (NULL) of every form (quantised_gpu.c); quick: several rows of one shape and three forms
+ * alone. */
+void test_quantised(const char *form, bool quick);
+/* A KV cache in fp8 (kv_gpu.c); quick: several rows of two shapes alone. */
+void test_kv(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

@@ -1,6 +1,6 @@
 /* Quantised weights on the GPU, form by form: every instruction of one row and of several beside its plain C reference;
  * the same bits alone, in company and in repeated launches, and with one row; and the bits of a model that has the same
- * weights in bf16. */
+ * weights in bf16, of logits, and of what is drawn and ranked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void have_int4_and_biases(mk_config *config) {
 static const struct {
   const char *name;
   void (*change)(mk_config *config);
-  bool quick; /* several rows are tested in a quick run, too */
+  bool quick; /* several rows are tested in a quick run, too; and all of sampling in any run */
 } forms[] = {
     {"fp8", have_fp8, true},
     {"fp8, scales of fp32", have_fp8_of_fp32, false},
@@ -58,13 +58,17 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], EVEN_SHAPES = SHAPES - 1 };
 
-static bool open_on(const mk_config *config, const char *name, mk_engine **engine) {
+/* sampling: NULL, or how its program draws. */
+static bool open_on(const mk_config *config, uint32_t rows, const mk_sampling *sampling, const char *name,
+                    mk_engine **engine) {
   const mk_engine_options options = {.device = device,
                                      .synth = config,
                                      .synth_seed = SEED,
-                                     .rows = 1,
+                                     .rows = rows,
                                      .max_seq = CONTEXT,
-                                     .gpu_deadline_ms = deadline_ms};
+                                     .kv = kv,
+                                     .gpu_deadline_ms = deadline_ms,
+                                     .sampling = sampling};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }
@@ -141,8 +145,9 @@ static void compare_bits(const shape *s) {
   choices one, other;
   mk_synth_quantise(&plain, MK_CODES_NONE, 0, MK_TENSOR_BF16, false);
   if (expect_ok(mk_alloc(2 * (size_t)config.vocab, sizeof *logits, &logits), s->name) &&
-      open_on(&config, s->name, &quantised) && open_on(&plain, s->name, &bf16) && expand_all(&config, s->name, bf16) &&
-      generate(quantised, s->name, &one, logits) && generate(bf16, s->name, &other, logits + config.vocab)) {
+      open_on(&config, 1, NULL, s->name, &quantised) && open_on(&plain, 1, NULL, s->name, &bf16) &&
+      expand_all(&config, s->name, bf16) && generate(quantised, s->name, &one, logits) &&
+      generate(bf16, s->name, &other, logits + config.vocab)) {
     expect(memcmp(one.at, other.at, sizeof one.at) == 0 &&
                memcmp(logits, logits + config.vocab, config.vocab * sizeof *logits) == 0,
            s->name, "the same weights in bf16 give other tokens, or other bits of the last logits");
@@ -152,20 +157,110 @@ static void compare_bits(const shape *s) {
   mk_free(logits);
 }
 
-void test_quantised(bool quick) {
+/* ---- What is drawn ---- */
+
+enum { SEQUENCES = 8, PROMPT = 9, DRAWN = 12 };
+
+typedef struct draws {
+  uint32_t count[SEQUENCES], tokens[SEQUENCES][DRAWN];
+  mk_ranking now[SEQUENCES], rankings[SEQUENCES][DRAWN];
+} draws;
+
+static bool keep_draw(void *user, size_t sequence, uint32_t token, const float *logits) {
+  draws *d = user;
+  (void)logits;
+  d->rankings[sequence][d->count[sequence]] = d->now[sequence];
+  d->tokens[sequence][d->count[sequence]++] = token;
+  return true;
+}
+
+static void end_draws(void *user, size_t sequence, mk_status status) {
+  (void)user;
+  (void)sequence;
+  (void)expect_ok(status, "a sequence that draws");
+}
+
+static const mk_sampling drawn_ways[SEQUENCES] = {
+    {.top_p = 1, .repetition = 1, .temperature = 1, .seed = 1},
+    {.top_p = 0.9, .repetition = 1, .temperature = 0.8, .seed = 2},
+    {.top_p = 1, .repetition = 1, .temperature = 1, .top_k = 50, .seed = 3},
+    {.top_p = 1, .repetition = 1, .temperature = 1.5, .min_p = 0.05, .seed = 4},
+    {.top_p = 1, .repetition = 1.2, .presence = 0.5, .frequency = 0.2, .temperature = 1, .seed = 5},
+    {.top_p = 1, .repetition = 1},
+    {.top_p = 0.95, .repetition = 1.1, .temperature = 1.1, .top_k = 100, .min_p = 0.01, .seed = 6},
+    {.top_p = 1, .repetition = 1.3},
+};
+
+static bool draw_all(mk_engine *engine, const char *name, draws *to) {
+  static uint32_t prompts[SEQUENCES][PROMPT];
+  mk_sequence sequences[SEQUENCES];
+  const mk_sequence_calls calls = {.token = keep_draw, .ended = end_draws, .user = to};
+  memset(to, 0, sizeof *to);
+  for (uint32_t s = 0; s < SEQUENCES; s++) {
+    for (uint32_t i = 0; i < PROMPT; i++) {
+      prompts[s][i] = (s * 31 + i * 7) % mk_engine_config(engine)->vocab;
+    }
+    to->now[s].most = 5;
+    sequences[s] = (mk_sequence){.prompt = prompts[s],
+                                 .prompt_count = PROMPT - s % 3,
+                                 .n_predict = DRAWN,
+                                 .sampling = &drawn_ways[s],
+                                 .ranking = &to->now[s]};
+  }
+  return expect_ok(mk_engine_generate_all(engine, sequences, SEQUENCES, &calls), name);
+}
+
+/* Beside bf16: tokens, and their log-probabilities to the last bit. */
+static void compare_draws(const shape *s, uint32_t rows) {
+  static draws one, other;
+  const mk_config config = config_of(s);
+  mk_config plain = config;
+  mk_engine *quantised = NULL, *bf16 = NULL;
+  char name[128];
+  snprintf(name, sizeof name, "%s, %u rows that draw", s->name, rows);
+  mk_synth_quantise(&plain, MK_CODES_NONE, 0, MK_TENSOR_BF16, false);
+  if (open_on(&config, rows, &drawn_ways[0], name, &quantised) && open_on(&plain, rows, &drawn_ways[0], name, &bf16) &&
+      expand_all(&config, name, bf16) && draw_all(quantised, name, &one) && draw_all(bf16, name, &other)) {
+    expect(one.count[0] == DRAWN && memcmp(&one, &other, sizeof one) == 0, name,
+           "the same weights in bf16 give other draws, or other log-probabilities");
+  }
+  mk_engine_close(bf16);
+  mk_engine_close(quantised);
+}
+
+static void test_form(const char *form, void (*change)(mk_config *config), bool rows, bool quick) {
   static const mk_opcode late[] = {MK_OP_QKV, MK_OP_NONE};
-  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
-    char name[96];
-    for (size_t i = 0; i < SHAPES; i++) {
-      shape s = shapes[i];
-      snprintf(name, sizeof name, "%s, %s", forms[f].name, shapes[i].name);
-      s.name = name;
-      s.change = forms[f].change;
-      test_one_row_of(&s);
-      compare_bits(&s);
-      if (quick ? i == 0 && forms[f].quick : i < EVEN_SHAPES) {
-        test_rows_of(&s, late, quick);
-      }
+  char name[96];
+  mk_config tiny;
+  for (size_t i = 0; i < SHAPES; i++) {
+    shape s = shapes[i];
+    snprintf(name, sizeof name, "%s, %s", form, shapes[i].name);
+    s.name = name;
+    s.change = change;
+    test_one_row_of(&s);
+    compare_bits(&s);
+    if (quick ? i == 0 && rows : i < EVEN_SHAPES) {
+      test_rows_of(&s, late, quick);
+    }
+    if (i == 0) {
+      compare_draws(&s, 1);
+      compare_draws(&s, MK_MAX_ROWS);
     }
   }
+  snprintf(name, sizeof name, "%s, tiny", form);
+  if (rows && expect_ok(mk_synth_shape("tiny", &tiny), name)) {
+    change(&tiny);
+    test_draws_of(name, &tiny);
+  }
+}
+
+void test_quantised(const char *form, bool quick) {
+  bool found = false;
+  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+    if (form == NULL || strcmp(form, forms[f].name) == 0) {
+      found = true;
+      test_form(forms[f].name, forms[f].change, forms[f].quick, quick);
+    }
+  }
+  expect(found, form, "there is no such form");
 }

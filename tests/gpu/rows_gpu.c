@@ -48,6 +48,7 @@ static bool open_rows(const mk_config *config, const char *on, uint32_t rows, ui
                                .keep_values = rows > MK_MAX_ROWS,
                                .max_seq = max_seq,
                                .want_logits = logits,
+                               .kv = kv,
                                .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);

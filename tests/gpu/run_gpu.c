@@ -432,7 +432,8 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --many\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --families [GOLDEN.bin ...]\n"
-    "       mkvm_gpu_tests [--device cuda:N] [--quick] --quantised\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --quantised [FORM ...]\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --fp8-cache\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
@@ -443,11 +444,13 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--deadline MS: of every wait, for runs under a tool that slows the GPU down (1500)\n"
+    "--kv fp8: of every model with a cache that it may have; with --rows, --sampling, --schedules, --traces, --depth\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--prompts: the same of programs for the prompt of one sequence\n"
     "--families: only what sets other families apart, and goldens of those\n"
-    "--quantised: only weights of eight and four bits\n"
+    "--quantised: only weights of eight and four bits, of all forms or of those named (\"int4\")\n"
+    "--fp8-cache: only a KV cache in fp8\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches after so many tokens of hash values in the KV cache give the same "
     "bits\n"
@@ -467,7 +470,7 @@ static int finish(void) {
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
   bool schedules = false, tiles = false, traces = false, many = false, families = false, ranks = false;
-  bool quantised = false;
+  bool quantised = false, fp8_cache = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -499,6 +502,11 @@ int main(int argc, char **argv) {
       families = true;
     } else if (strcmp(argv[at], "--quantised") == 0) {
       quantised = true;
+    } else if (strcmp(argv[at], "--fp8-cache") == 0) {
+      fp8_cache = true;
+    } else if (strcmp(argv[at], "--kv") == 0 && at + 1 < argc && strcmp(argv[at + 1], "fp8") == 0) {
+      kv = MK_DTYPE_E4M3;
+      at++;
     } else if (strcmp(argv[at], "--programs") == 0) {
       programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
@@ -537,8 +545,17 @@ int main(int argc, char **argv) {
     test_mixture(quick);
     return finish();
   }
-  if (quantised && at == argc) {
-    test_quantised(quick);
+  if (quantised) {
+    for (int i = at; i < argc; i++) {
+      test_quantised(argv[i], quick);
+    }
+    if (at == argc) {
+      test_quantised(NULL, quick);
+    }
+    return finish();
+  }
+  if (fp8_cache && at == argc) {
+    test_kv(quick);
     return finish();
   }
   if (many && at == argc) {
@@ -591,7 +608,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || quantised ||
+  if (shape != NULL || mla || sampling || mixture || many || schedules || ranks || tiles || traces || fp8_cache ||
       at == argc) {
     fputs(usage, stderr);
     return 2;
@@ -603,7 +620,8 @@ int main(int argc, char **argv) {
   test_rows(quick);
   test_many(quick);
   test_families(quick);
-  test_quantised(quick);
+  test_quantised(NULL, quick);
+  test_kv(quick);
   test_prompts(quick);
   test_mixture(quick);
   test_schedules(quick);

@@ -20,7 +20,7 @@ enum { PROMPT = 7, CHECKED = 24, LAUNCHED = 256, LAUNCHES = 3, BANNED = 512, FRO
 #define OFF .top_p = 1, .repetition = 1
 static const mk_logit_bias biases[] = {{7, 3}, {8, -INFINITY}, {100, -2}};
 static mk_logit_bias banned[BANNED]; /* tokens 0 to 511: at that vocabulary, all */
-static const char *where;            /* the GPU, or several that share a model */
+static const char *shared;           /* GPUs that share the model; NULL: the GPU under test has it */
 static uint32_t sms;                 /* of each of them; 0: as many as it has */
 static const struct {
   const char *name;
@@ -128,11 +128,12 @@ static bool generate(mk_engine *engine, const mk_config *config, size_t way, boo
 static void test_ways(const mk_config *config, size_t first, size_t end) {
   static uint32_t checked[LAUNCHED], launched[LAUNCHED];
   mk_engine *engines[2] = {NULL, NULL};
-  mk_engine_options options = {.device = where,
+  mk_engine_options options = {.device = shared != NULL ? shared : device,
                                .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + LAUNCHED + 1,
+                               .kv = kv,
                                .sampling = &ways[first].sampling};
   bool good = true;
   for (int check = 0; good && check < 2; check++) {
@@ -174,11 +175,12 @@ static void test_overflow(const char *shape, const mk_config *config) {
   float g[FRONTED], *bias = calloc(config->vocab, sizeof *bias);
   first_step first = {.logits = calloc(config->vocab, sizeof *first.logits), .vocab = config->vocab};
   mk_sampling sampling = {OFF, .temperature = 1, .min_p = 0.999, .seed = 20};
-  mk_engine_options options = {.device = where,
+  mk_engine_options options = {.device = shared != NULL ? shared : device,
                                .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + 2,
+                               .kv = kv,
                                .want_logits = true,
                                .sampling = &sampling};
   mk_engine *engine = NULL;
@@ -293,11 +295,12 @@ static bool run_beside(mk_engine *engine, beside *b, uint32_t first, uint32_t co
 }
 
 static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_engine **engine) {
-  mk_engine_options options = {.device = where,
+  mk_engine_options options = {.device = shared != NULL ? shared : device,
                                .sms = sms,
                                .synth = config,
                                .synth_seed = 5,
                                .max_seq = PROMPT + MOST_DRAWN + 1,
+                               .kv = kv,
                                .rows = rows,
                                .want_logits = logits,
                                .gpu_deadline_ms = deadline_ms,
@@ -447,11 +450,12 @@ static void test_instructions(const char *shape, const mk_config *config) {
   for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
     char name[64];
     mk_engine *machine = NULL, *oracle = NULL;
-    mk_engine_options options = {.device = where,
+    mk_engine_options options = {.device = shared != NULL ? shared : device,
                                  .sms = sms,
                                  .synth = config,
                                  .synth_seed = 5,
                                  .max_seq = 16,
+                                 .kv = kv,
                                  .rows = rows[r],
                                  .gpu_deadline_ms = deadline_ms,
                                  .sampling = &ways[1].sampling};
@@ -469,34 +473,38 @@ static void test_instructions(const char *shape, const mk_config *config) {
   }
 }
 
-static void test_shape(const char *shape, bool whole) {
-  mk_config config;
+void test_draws_of(const char *shape, const mk_config *config) {
   for (uint32_t i = 0; i < BANNED; i++) {
     banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
   }
+  test_ways(config, 0, 1);
+  test_ways(config, 1, WAYS);
+  test_overflow(shape, config);
+  test_beside(shape, config, shared == NULL);
+  test_rankings(shape, config);
+  if (config->vocab < 1024 && shared == NULL) { /* references compute each step, too, of one rank */
+    test_instructions(shape, config);
+  }
+}
+
+static void test_shape(const char *shape) {
+  mk_config config;
   if (expect_ok(mk_synth_shape(shape, &config), shape)) {
-    test_ways(&config, 0, 1);
-    test_ways(&config, 1, WAYS);
-    test_overflow(shape, &config);
-    test_beside(shape, &config, whole);
-    test_rankings(shape, &config);
-    if (config.vocab < 1024 && strchr(where, ',') == NULL) { /* references compute each step, too, of one rank */
-      test_instructions(shape, &config);
-    }
+    test_draws_of(shape, &config);
   }
 }
 
 void test_sampling(bool quick) {
-  where = device;
-  sms = 0;
-  test_shape("tiny", true);
+  test_shape("tiny");
   if (!quick) {
-    test_shape("llama-3.2-1b", true);
+    test_shape("llama-3.2-1b");
   }
 }
 
-void test_sampling_of_ranks(const char *gpus, uint32_t each, const char *shape) {
-  where = gpus;
+void test_draws_of_ranks(const char *gpus, uint32_t each, const char *shape) {
+  shared = gpus;
   sms = each;
-  test_shape(shape, false);
+  test_shape(shape);
+  shared = NULL;
+  sms = 0;
 }

@@ -108,6 +108,7 @@ static bool open_engine(const mk_config *config, uint32_t kv_blocks, uint64_t pr
   options.gpu_deadline_ms = deadline_ms;
   options.max_seq = CONTEXT;
   options.rows = MK_MAX_ROWS;
+  options.kv = kv;
   options.long_prompts = true;
   options.kv_blocks = kv_blocks;
   options.prefix_tokens = prefix;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 #include "tools/profiler/profile.h"
@@ -17,18 +18,23 @@ typedef struct machine {
   const char *name;
   uint32_t rows, sequences;
   bool samples, prompts; /* prompts: the steps of a prompt are recorded, else those that generate */
+  bool quantised;
 } machine;
 
 static const machine machines[] = {
-    {"one row", 1, 1, false, false},
-    {"one row, drawn", 1, 1, true, false},
-    {"4 rows", 4, 3, false, false},
-    {"16 rows", 16, 16, false, false},
-    {"4 rows, drawn", 4, 3, true, false},
-    {"16 rows, drawn", 16, 16, true, false},
-    {"16 rows, a prompt", 16, 1, false, true},
-    {"128 rows, a prompt", 128, 1, false, true},
-    {"64 rows", 64, 16, false, false},
+    {"one row", 1, 1, false, false, false},
+    {"one row, drawn", 1, 1, true, false, false},
+    {"4 rows", 4, 3, false, false, false},
+    {"16 rows", 16, 16, false, false, false},
+    {"4 rows, drawn", 4, 3, true, false, false},
+    {"16 rows, drawn", 16, 16, true, false, false},
+    {"16 rows, a prompt", 16, 1, false, true, false},
+    {"128 rows, a prompt", 128, 1, false, true, false},
+    {"64 rows", 64, 16, false, false, false},
+    {"one row, int4", 1, 1, false, false, true},
+    {"one row, int4, drawn", 1, 1, true, false, true},
+    {"16 rows, int4", 16, 16, false, false, true},
+    {"16 rows, int4, drawn", 16, 16, true, false, true},
 };
 
 typedef struct answers {
@@ -111,10 +117,14 @@ static void test_machine(const machine *m) {
                                         : m->prompts           ? 1
                                                                : m->rows,
                                .max_seq = traced_shape.max_seq,
+                               .kv = kv,
                                .sampling = m->samples ? &sampling : NULL,
                                .gpu_deadline_ms = deadline_ms};
   mk_engine *engine;
   answers plain, traced;
+  if (m->quantised) {
+    mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
+  }
   if (!expect_ok(mk_engine_open(NULL, &options, &engine), m->name)) {
     return;
   }

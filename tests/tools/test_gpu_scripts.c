@@ -83,7 +83,7 @@ static void pair(const char *arguments, int code, const char *text) {
 static void expect_calls(const char *text) { expect("sed \"s|$PWD/||g\" calls", 0, text); }
 
 Test(gpu_scripts, check_runs_every_step) {
-  check("", "", 0, "115 passed, 0 failed, 0 skipped\n");
+  check("", "", 0, "115 passed, 0 failed, 1 skipped\n");
   expect_text("GPU: NVIDIA H200, driver 580.159.04\nmkvm: mkvm 0.1.0 (new), ");
   expect_text("| tests              | passed  |     10 |      0 |");
   expect_text("| racecheck demo     | passed  |      1 |      0 |");
@@ -111,7 +111,7 @@ Test(gpu_scripts, check_passes_its_options_on) {
 }
 
 Test(gpu_scripts, check_goes_on_after_a_test_that_fails) {
-  check("FAKE_FAIL=--mla", "", 1, "\n125 passed, 2 failed, 0 skipped\n");
+  check("FAKE_FAIL=--mla", "", 1, "\n125 passed, 2 failed, 1 skipped\n");
   expect_text("FAILED: mla: exit code 1 (log: ");
   expect_text("    FAILED tiny: the logits differ\n");
   expect_text("| mla                | FAILED  |     20 |      2 |");
@@ -130,16 +130,16 @@ Test(gpu_scripts, check_wants_checks_of_a_test) {
 }
 
 Test(gpu_scripts, check_fails_where_nothing_runs) {
-  check("FAKE_NO_GPU=1", "", 1, "nothing ran: that is a failure\n0 passed, 0 failed, 16 skipped\n");
+  check("FAKE_NO_GPU=1", "", 1, "nothing ran: that is a failure\n0 passed, 0 failed, 17 skipped\n");
   expect_text("skipped: tests: no GPU to test on: no driver is loaded");
   check("FAKE_NO_GPU=1", "--only memcheck", 1, "\n0 passed, 0 failed, 2 skipped\n");
 }
 
 Test(gpu_scripts, check_says_that_there_is_no_sanitizer) {
   expect("mv path/compute-sanitizer cuda/bin", 0, "");
-  check("", "", 0, "\n111 passed, 0 failed, 4 skipped\n");
+  check("", "", 0, "\n111 passed, 0 failed, 5 skipped\n");
   expect_text("skipped: racecheck demo: no compute-sanitizer in PATH or ");
-  check("CUDA_HOME=cuda", "", 0, "\n115 passed, 0 failed, 0 skipped\n");
+  check("CUDA_HOME=cuda", "", 0, "\n115 passed, 0 failed, 1 skipped\n");
   check("CUDA_HOME=cuda FAKE_REFUSES=1", "--only mla,memcheck", 0, "\n10 passed, 0 failed, 2 skipped\n");
   expect_text("skipped: memcheck demo: compute-sanitizer does not support this device");
 }
@@ -157,6 +157,17 @@ Test(gpu_scripts, check_counts_places_of_hazards_once) {
   check("FAKE_HAZARDS=16", "--only racecheck", 1, "FAILED: racecheck demo: findings: 16; known: 15");
   check("FAKE_HAZARDS=16", "--only racecheck --hazards 16", 0, "\n1 passed, 0 failed, 0 skipped\n");
   check("FAKE_HAZARDS=1", "--only racecheck --hazards 0", 1, "\n0 passed, 1 failed, 0 skipped\n");
+}
+
+Test(gpu_scripts, check_compares_what_is_served) {
+  expect(
+      "for tool in head seq; do ln -s \"$(command -v /usr/bin/$tool /bin/$tool | /usr/bin/head -n 1)\" path; done; "
+      "printf '%s\\n' '#!/bin/sh' 'echo \"{\\\"text\\\":\\\"${FAKE_ANSWER- beginning}\\\"}\"' >path/curl; chmod +x "
+      "path/curl",
+      0, "");
+  check("", "--only served", 0, "\n1 passed, 0 failed, 0 skipped\n");
+  expect_text("| served             | passed  |");
+  check("FAKE_ANSWER=other", "--only served", 1, "mkvm run drew \" beginning\", mkvm serve \"other\" (exit code 0)");
 }
 
 Test(gpu_scripts, check_says_what_failed_in_the_benchmark) {

@@ -3,11 +3,14 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "instructions/reference.h"
 #include "models/synth.h"
 #include "tools/lib/clock.h"
 #include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
+#include "vm/program/strips.h"
 
 enum { DEFAULT_TOKENS = 128, DEFAULT_LAUNCHES = 10, KV_PIECE = 1 << 24 };
 
@@ -237,12 +240,33 @@ mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, con
   return status;
 }
 
-static mk_status fill_all(mk_gpu *gpu, const mk_program *program, const uint16_t *piece) {
+/* Of hash values, which have been hash bytes so far, codes and scales as a quantised cache has them: as many halves of
+ * pairs as there is room for. No code is a NaN, and no number larger than 1.75. Gives the bytes. */
+static uint64_t make_halves(const mk_buffer *kv, uint8_t *piece) {
+  const uint64_t bytes = mk_half_bytes(kv), codes = mk_half_codes(kv);
+  const uint16_t scale = mk_float_to_bf16(0x1p-8f);
+  uint64_t at = 0;
+  for (; at + bytes <= KV_PIECE; at += bytes) {
+    for (uint64_t i = 0; i < codes; i++) {
+      piece[at + i] &= (piece[at + i] & 0x7f) == 0x7f ? 0xbf : 0xff;
+    }
+    for (uint64_t i = codes; i < bytes; i += sizeof scale) {
+      memcpy(piece + at + i, &scale, sizeof scale);
+    }
+  }
+  return at;
+}
+
+static mk_status fill_all(mk_gpu *gpu, const mk_program *program, uint8_t *piece) {
+  uint64_t size = 0; /* of what is written again and again; all caches of a program are alike */
   for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
-    for (uint64_t at = 0; buffer->kind == MK_KIND_KV && at < buffer->bytes; at += KV_PIECE) {
+    if (buffer->kind == MK_KIND_KV && size == 0) {
+      size = mk_dtype_is_quantised(buffer->dtype) ? make_halves(buffer, piece) : KV_PIECE;
+    }
+    for (uint64_t at = 0; buffer->kind == MK_KIND_KV && at < buffer->bytes; at += size) {
       uint64_t rest = buffer->bytes - at;
-      MK_TRY(mk_gpu_write(gpu, b, at, piece, rest < KV_PIECE ? rest : KV_PIECE));
+      MK_TRY(mk_gpu_write(gpu, b, at, piece, rest < size ? rest : size));
     }
   }
   return MK_OK;
@@ -255,7 +279,7 @@ mk_status mk_bench_fill_kv(mk_engine *engine, uint64_t seed) {
   }
   MK_TRY(mk_alloc(KV_PIECE, 1, &piece));
   mk_synth_fill(mk_synth_key(seed, "kv"), 0, KV_PIECE / sizeof *piece, 0.0f, 0x1p-15f, piece);
-  mk_status status = fill_all(mk_engine_gpu(engine), mk_engine_program(engine), piece);
+  mk_status status = fill_all(mk_engine_gpu(engine), mk_engine_program(engine), (uint8_t *)piece);
   mk_free(piece);
   return status;
 }

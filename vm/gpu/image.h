@@ -28,11 +28,15 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_FAMILIES_RECORDING,
   MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING,
   MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING_RECORDING,
-  /* And for quantised weights, of any family, without sampling: vm/gpu/quantised.cu and the like. */
+  /* And for quantised weights and KV caches in fp8, of any family: vm/gpu/quantised.cu and the like. */
   MK_GPU_IMAGE_QUANTISED,
   MK_GPU_IMAGE_QUANTISED_RECORDING,
+  MK_GPU_IMAGE_QUANTISED_SAMPLING,
+  MK_GPU_IMAGE_QUANTISED_SAMPLING_RECORDING,
   MK_GPU_IMAGE_ROWS_QUANTISED,
   MK_GPU_IMAGE_ROWS_QUANTISED_RECORDING,
+  MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING,
+  MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING_RECORDING,
   /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu and rows_ranks.cu. */
   MK_GPU_IMAGE_RANKS,
   MK_GPU_IMAGE_RANKS_FAMILIES,

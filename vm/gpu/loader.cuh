@@ -108,6 +108,10 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
+  uint32_t page_bytes = MK_GPU_PAGE_BYTES;
+  if (keeps_codes(b)) {
+    block_bytes = 2 * code_half_bytes(b), page_bytes = code_page_bytes(b);
+  }
   uint32_t at = operand.row * per_span, skipped = (param(in, MK_PARAM_ATTENTION_splits) - 1) * per_span;
   uint32_t blocks = (wait_tokens(l) + b.block_tokens - 1) / b.block_tokens;
   if (at >= blocks) {
@@ -124,8 +128,8 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
     if (at < blocks) {
       block = __ldg(table + at);  // on its way while this block's pages wait for room
     }
-    for (uint32_t done = 0; done < block_bytes; done += MK_GPU_PAGE_BYTES) {
-      if (!load_page(l, from + done, MK_GPU_PAGE_BYTES, true)) {
+    for (uint32_t done = 0; done < block_bytes; done += page_bytes) {
+      if (!load_page(l, from + done, page_bytes, true)) {
         return;
       }
     }

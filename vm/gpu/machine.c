@@ -104,6 +104,10 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
         {MK_GPU_IMAGE_RANKS_FAMILIES, MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING}},
        {{MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_SAMPLING},
         {MK_GPU_IMAGE_ROWS_RANKS_FAMILIES, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING}}}};
+  static const mk_gpu_image_part quantised[2][2] = {
+      /* several rows, sampling */
+      {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
+      {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
   if (gpu->mla) {
     return MK_GPU_IMAGE_MLA;
   }
@@ -113,7 +117,7 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
                                                 : MK_GPU_IMAGE_WIDE;
   }
   if (mk_gpu_is_quantised(gpu->program)) {
-    return gpu->rows > 1 ? MK_GPU_IMAGE_ROWS_QUANTISED : MK_GPU_IMAGE_QUANTISED;
+    return quantised[gpu->rows > 1][mk_gpu_samples(gpu->program)];
   }
   return tokens[gpu->ranks > 1][gpu->rows > 1][mk_gpu_is_of_family(gpu->program)][mk_gpu_samples(gpu->program)];
 }

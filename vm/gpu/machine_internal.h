@@ -149,7 +149,7 @@ const char *mk_gpu_find_missing(const mk_instruction *in);
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);
 /* Whether the program has such parameters, or opcodes: then kernels for other families run it. */
 bool mk_gpu_is_of_family(const mk_program *program);
-/* Whether it has quantised weights, whose kernels take all families. */
+/* Whether it has quantised weights or a KV cache in fp8, whose kernels take all families. */
 bool mk_gpu_is_quantised(const mk_program *program);
 /* Whether the program draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);

@@ -113,13 +113,17 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
-bool mk_gpu_is_quantised(const mk_program *program) {
+static bool has_codes(const mk_program *program, uint32_t kind) {
   for (size_t i = 0; i < program->buffer_count; i++) {
-    if (program->buffers[i].kind == MK_KIND_WEIGHT && mk_dtype_is_quantised(program->buffers[i].dtype)) {
+    if (program->buffers[i].kind == kind && mk_dtype_is_quantised(program->buffers[i].dtype)) {
       return true;
     }
   }
   return false;
+}
+
+bool mk_gpu_is_quantised(const mk_program *program) {
+  return has_codes(program, MK_KIND_WEIGHT) || has_codes(program, MK_KIND_KV);
 }
 
 /* Of quantised weights, warps take whole strips of 128 columns (vm/gpu/strips.cuh). */
@@ -303,7 +307,8 @@ static mk_status check_ranks(const mk_program *program) {
   }
   const bool wide = mk_program_rows(program) > MK_MAX_ROWS;
   const char *missing = wide && mk_program_slots(program) > 1 ? "has more than 16 rows per step of several slots"
-                        : mk_gpu_is_quantised(program)        ? "has quantised weights"
+                        : has_codes(program, MK_KIND_WEIGHT)  ? "has quantised weights"
+                        : has_codes(program, MK_KIND_KV)      ? "has a KV cache in fp8"
                         : !wide && !has_hints_alone(program)  ? "has a release counter"
                                                               : NULL;
   MK_TRY(check_homes(program));
@@ -335,11 +340,6 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
   MK_TRY(check_ranks(program));
-  if (mk_gpu_is_quantised(program) && mk_gpu_samples(program)) {
-    return mk_error(MK_ERR_FILE,
-                    "the program has quantised weights and draws tokens, which a GPU does not do together yet: choose "
-                    "greedily (--temp 0), or use --device cpu");
-  }
   if (machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps || machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
@@ -349,10 +349,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
-    if (mk_dtype_is_quantised(b->dtype) && b->kind == MK_KIND_KV) {
+    if (mk_dtype_is_quantised(b->dtype) && b->kind == MK_KIND_KV && wide) {
       return mk_error(MK_ERR_FILE,
-                      "buffer %s: a KV cache in fp8 (%s) is not yet on a GPU: use --device cpu, or --kv bf16", b->name,
-                      mk_dtype_name(b->dtype));
+                      "buffer %s: a KV cache in fp8 (%s) in steps of %u rows is not yet on a GPU: it takes up to %d",
+                      b->name, mk_dtype_name(b->dtype), mk_program_rows(program), MK_MAX_ROWS);
     }
     if (mk_dtype_is_quantised(b->dtype) && wide) {
       return mk_error(MK_ERR_FILE,

@@ -168,8 +168,11 @@ __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint
 // One lane: loads the pages of the pieces that have been looked up, from `piece` on. False: everybody is to leave.
 __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, uint32_t head, const piece_walk &w,
                                             uint32_t piece) {
-  uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4;
-  bool two = run_bytes > MK_GPU_PAGE_BYTES;  // of a block
+  uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4, page_bytes = MK_GPU_PAGE_BYTES;
+  if (keeps_codes(b)) {
+    run_bytes = 2 * code_half_bytes(b), page_bytes = code_page_bytes(b);
+  }
+  bool two = run_bytes > page_bytes;  // of a block
   const uint8_t *base = tile::global<const uint8_t>(b.address) + static_cast<uint64_t>(head) * run_bytes;
   uint64_t pitch = static_cast<uint64_t>(b.cols) * run_bytes;
   const volatile uint32_t *blocks = rows_shared()->blocks;
@@ -182,11 +185,9 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
               l,
               [=](uint32_t j) {
                 uint32_t at = page + j;
-                return base + blocks[two ? at / 2 : at] * pitch + (two ? at % 2 * MK_GPU_PAGE_BYTES : 0);
+                return base + blocks[two ? at / 2 : at] * pitch + (two ? at % 2 * page_bytes : 0);
               },
-              [=](uint32_t j) {
-                return (two ? (page + j) / 2 : page + j) < olds ? static_cast<uint32_t>(MK_GPU_PAGE_BYTES) : 0;
-              })) {
+              [=](uint32_t j) { return (two ? (page + j) / 2 : page + j) < olds ? page_bytes : 0; })) {
         return false;
       }
     }

@@ -55,10 +55,10 @@ static inline uint32_t mk_strip_bytes(const mk_buffer *b) {
 }
 
 /* Where the scale and the zero of a row lie among the sixteen of a range. */
-static inline uint32_t mk_strip_row(uint32_t row) { return row % 8 * 2 + row / 8 % 2; }
+MK_HOST_DEVICE static inline uint32_t mk_strip_row(uint32_t row) { return row % 8 * 2 + row / 8 % 2; }
 
 /* Of element (row, col) of a strip: the byte of its codes, and of I4 the lower or upper half of it (0 or 4 bits up). */
-static inline uint32_t mk_strip_offset(uint32_t dtype, uint32_t row, uint32_t col, uint32_t *shift) {
+MK_HOST_DEVICE static inline uint32_t mk_strip_offset(uint32_t dtype, uint32_t row, uint32_t col, uint32_t *shift) {
   const uint32_t element = mk_step_offset(row, col) % 8, lane = mk_step_offset(row, col) / 8, step = col / MK_TILE;
   const uint32_t in_four = element % 4 / 2 + element % 2 * 2;
   if (dtype == MK_DTYPE_I4) {
@@ -84,19 +84,26 @@ static inline uint64_t mk_half_bytes(const mk_buffer *b) {
 }
 static inline uint64_t mk_pair_bytes(const mk_buffer *b) { return 2 * mk_half_bytes(b); }
 
-/* Of a quantised cache, in bytes from the start of the K (which = 0) or V (1): the code of an element, and the scale of
- * a token. */
-static inline uint64_t mk_half_code(const mk_buffer *b, uint32_t which, uint32_t token, uint32_t dim) {
+/* Of a quantised cache, in bytes from the start of the K (which = 0) or V (1), the code of an element; and which of the
+ * scales after the codes is that of a token. */
+MK_HOST_DEVICE static inline uint32_t mk_kv_code(uint32_t head_dim, uint32_t which, uint32_t token, uint32_t dim) {
   uint32_t shift;
   const uint32_t line = 2 * MK_TILE; /* columns */
-  return which == 0 ? (uint64_t)(token / MK_TILE) * MK_TILE * b->head_dim +
-                          mk_strip_offset(b->dtype, token % MK_TILE, dim, &shift)
-                    : (uint64_t)(token / line) * line * b->head_dim + (uint64_t)(dim / MK_TILE) * MK_TILE * line +
-                          mk_strip_offset(b->dtype, dim % MK_TILE, token % line, &shift);
+  return which == 0
+             ? token / MK_TILE * MK_TILE * head_dim + mk_strip_offset(MK_DTYPE_E4M3, token % MK_TILE, dim, &shift)
+             : token / line * line * head_dim + dim / MK_TILE * MK_TILE * line +
+                   mk_strip_offset(MK_DTYPE_E4M3, dim % MK_TILE, token % line, &shift);
+}
+MK_HOST_DEVICE static inline uint32_t mk_kv_scale(uint32_t which, uint32_t token) {
+  return which == 0 ? token / MK_TILE * MK_TILE + mk_strip_row(token) : token;
+}
+
+/* The same of a buffer, both in bytes. */
+static inline uint64_t mk_half_code(const mk_buffer *b, uint32_t which, uint32_t token, uint32_t dim) {
+  return mk_kv_code(b->head_dim, which, token, dim);
 }
 static inline uint64_t mk_half_scale(const mk_buffer *b, uint32_t which, uint32_t token) {
-  const uint32_t place = which == 0 ? token / MK_TILE * MK_TILE + mk_strip_row(token) : token;
-  return mk_half_codes(b) + (uint64_t)place * mk_scale_bytes(b->scale);
+  return mk_half_codes(b) + (uint64_t)mk_kv_scale(which, token) * mk_scale_bytes(b->scale);
 }
 
 #endif
