@@ -207,8 +207,7 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
       wait_block(c, a, block);
     }
     if (!is_q && keeps_codes(c.d.buffer(in.parts[MK_PART_ATTENTION_kv]))) {
-      const new_codes codes =
-          wait_codes(c.d, in, operand->buffer, stamped_row(c.d, *operand), a.head_dim(), at, !is_v);
+      const new_codes codes = wait_codes(c.d, in, operand->buffer, stamped_row(c.d, *operand), a.head_dim(), at, !is_v);
       keep_codes(newest, is_v ? 1 : 0, at, codes);
       if (direct) {
         uint8_t *half = is_v ? values_of(c, true, a, block) : keys_of(c, block);

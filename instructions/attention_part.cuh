@@ -92,8 +92,8 @@ __device__ inline float2 wait_normed_pair(const device &d, const mk_instruction_
                      __fmul_rn(__uint_as_float(tile::stamp_data(words[0].high)), scale));
 }
 
-// Two neighbouring values of a head of a new token as a cache of e4m3 has them: their codes, a byte each, and the bits of
-// the head's scale in bf16. docs/NUMERICS.md: the smallest power of two with which all of the head's numbers fit.
+// Two neighbouring values of a head of a new token as a cache of e4m3 has them: their codes, a byte each, and the bits
+// of the head's scale in bf16. docs/NUMERICS.md: the smallest power of two with which all of the head's numbers fit.
 struct new_codes {
   uint32_t codes, scale;
 };
@@ -107,8 +107,8 @@ __device__ inline float scaled_number(float value, float factor) {
 }
 // The lanes of a warp have all values of the head: `own`, whose codes these are, and `others`.
 __device__ inline new_codes quantise_pair(const float2 &own, const float2 &others) {
-  uint32_t largest = tile::largest_of_lanes(max(max(size_of_number(own.x), size_of_number(own.y)),
-                                                max(size_of_number(others.x), size_of_number(others.y))));
+  uint32_t largest = tile::largest_of_lanes(
+      max(max(size_of_number(own.x), size_of_number(own.y)), max(size_of_number(others.x), size_of_number(others.y))));
   // 448 is 1.75 * 2^8: the sum has the next exponent where the fraction is larger than that.
   uint32_t exponent = max((largest + 0x1fffffu) >> 23, 18u) - 8;
   float inverse = largest == 0 ? 0.0f : __uint_as_float((254 - exponent) << 23);
@@ -169,8 +169,8 @@ __device__ inline new_codes kept_codes(const void *newest, uint32_t which, uint3
 }
 // Puts K and V of the newest token, which is token `at` of a warp's part, from `newest` into its page. Each warp that
 // attends to the token does this, and all of them write the same.
-__device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8_t *keys, uint8_t *values,
-                                  bool codes, uint32_t scales, uint32_t at, uint32_t lane) {
+__device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8_t *keys, uint8_t *values, bool codes,
+                                  uint32_t scales, uint32_t at, uint32_t lane) {
   uint32_t pairs = halves * 32;
 #pragma unroll 1
   for (uint32_t first = 0; first < pairs; first += 32) {

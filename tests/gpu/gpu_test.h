@@ -9,7 +9,7 @@ extern unsigned passed, failed;
 extern const char *device;   /* as --device names it */
 extern uint32_t deadline_ms; /* of waits, as --deadline says; 0: the machine's own */
 
-extern mk_dtype kv;          /* of the caches of models, as --kv says; MLA and several GPUs have bf16 */
+extern mk_dtype kv; /* of the caches of models, as --kv says; MLA and several GPUs have bf16 */
 
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);

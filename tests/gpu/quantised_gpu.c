@@ -145,8 +145,9 @@ static void compare_bits(const shape *s) {
   choices one, other;
   mk_synth_quantise(&plain, MK_CODES_NONE, 0, MK_TENSOR_BF16, false);
   if (expect_ok(mk_alloc(2 * (size_t)config.vocab, sizeof *logits, &logits), s->name) &&
-      open_on(&config, 1, NULL, s->name, &quantised) && open_on(&plain, 1, NULL, s->name, &bf16) && expand_all(&config, s->name, bf16) &&
-      generate(quantised, s->name, &one, logits) && generate(bf16, s->name, &other, logits + config.vocab)) {
+      open_on(&config, 1, NULL, s->name, &quantised) && open_on(&plain, 1, NULL, s->name, &bf16) &&
+      expand_all(&config, s->name, bf16) && generate(quantised, s->name, &one, logits) &&
+      generate(bf16, s->name, &other, logits + config.vocab)) {
     expect(memcmp(one.at, other.at, sizeof one.at) == 0 &&
                memcmp(logits, logits + config.vocab, config.vocab * sizeof *logits) == 0,
            s->name, "the same weights in bf16 give other tokens, or other bits of the last logits");

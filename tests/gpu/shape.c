@@ -30,8 +30,13 @@ mk_config config_of(const shape *s) {
 }
 
 static bool open_one(const mk_config *config, const char *on, const char *name, mk_engine **engine) {
-  const mk_engine_options options = {
-      .device = on, .synth = config, .synth_seed = 3, .rows = 1, .max_seq = 128, .kv = kv, .gpu_deadline_ms = deadline_ms};
+  const mk_engine_options options = {.device = on,
+                                     .synth = config,
+                                     .synth_seed = 3,
+                                     .rows = 1,
+                                     .max_seq = 128,
+                                     .kv = kv,
+                                     .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }

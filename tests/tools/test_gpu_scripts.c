@@ -162,7 +162,8 @@ Test(gpu_scripts, check_counts_places_of_hazards_once) {
 Test(gpu_scripts, check_compares_what_is_served) {
   expect(
       "for tool in head seq; do ln -s \"$(command -v /usr/bin/$tool /bin/$tool | /usr/bin/head -n 1)\" path; done; "
-      "printf '%s\\n' '#!/bin/sh' 'echo \"{\\\"text\\\":\\\"${FAKE_ANSWER- beginning}\\\"}\"' >path/curl; chmod +x path/curl",
+      "printf '%s\\n' '#!/bin/sh' 'echo \"{\\\"text\\\":\\\"${FAKE_ANSWER- beginning}\\\"}\"' >path/curl; chmod +x "
+      "path/curl",
       0, "");
   check("", "--only served", 0, "\n1 passed, 0 failed, 0 skipped\n");
   expect_text("| served             | passed  |");

@@ -105,9 +105,10 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
       {{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
       {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}};
-  static const mk_gpu_image_part quantised[2][2] = {/* several rows, sampling */
-                                                    {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
-                                                    {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
+  static const mk_gpu_image_part quantised[2][2] = {
+      /* several rows, sampling */
+      {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
+      {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
   static const mk_gpu_image_part ranks[2][2] = {/* several rows, families */
                                                 {MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_FAMILIES},
                                                 {MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES}};

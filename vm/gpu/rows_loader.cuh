@@ -187,9 +187,7 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
                 uint32_t at = page + j;
                 return base + blocks[two ? at / 2 : at] * pitch + (two ? at % 2 * page_bytes : 0);
               },
-              [=](uint32_t j) {
-                return (two ? (page + j) / 2 : page + j) < olds ? page_bytes : 0;
-              })) {
+              [=](uint32_t j) { return (two ? (page + j) / 2 : page + j) < olds ? page_bytes : 0; })) {
         return false;
       }
     }

@@ -89,10 +89,10 @@ static inline uint64_t mk_pair_bytes(const mk_buffer *b) { return 2 * mk_half_by
 MK_HOST_DEVICE static inline uint32_t mk_kv_code(uint32_t head_dim, uint32_t which, uint32_t token, uint32_t dim) {
   uint32_t shift;
   const uint32_t line = 2 * MK_TILE; /* columns */
-  return which == 0 ? token / MK_TILE * MK_TILE * head_dim +
-                          mk_strip_offset(MK_DTYPE_E4M3, token % MK_TILE, dim, &shift)
-                    : token / line * line * head_dim + dim / MK_TILE * MK_TILE * line +
-                          mk_strip_offset(MK_DTYPE_E4M3, dim % MK_TILE, token % line, &shift);
+  return which == 0
+             ? token / MK_TILE * MK_TILE * head_dim + mk_strip_offset(MK_DTYPE_E4M3, token % MK_TILE, dim, &shift)
+             : token / line * line * head_dim + dim / MK_TILE * MK_TILE * line +
+                   mk_strip_offset(MK_DTYPE_E4M3, dim % MK_TILE, token % line, &shift);
 }
 MK_HOST_DEVICE static inline uint32_t mk_kv_scale(uint32_t which, uint32_t token) {
   return which == 0 ? token / MK_TILE * MK_TILE + mk_strip_row(token) : token;
