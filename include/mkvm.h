@@ -88,7 +88,7 @@ typedef enum mkvm_log_level {
 /* What keys and values of tokens are kept as. */
 typedef enum mkvm_kv {
   MKVM_KV_BF16 = 0, /* as they are computed, rounded to bf16 */
-  MKVM_KV_FP8 = 1   /* e4m3, with a scale for each token and KV head: half the memory; on the CPU, so far */
+  MKVM_KV_FP8 = 1   /* e4m3, with a scale for each token and KV head: half the memory */
 } mkvm_kv;
 
 /* What mkvm_open is asked for. */

@@ -89,8 +89,8 @@ __device__ inline void expand_values(tile::weight_tile &to, const tile::weight_t
 // The sums of a part, for 64 dims of the output. keys: K of all dims; values: V from those 64 dims on; from one tile of
 // tokens to the next both are `halves` x 2 KiB apart (K as codes: 1 KiB; a line of V as codes has both tiles). q(i):
 // this lane's fragment of the columns, of step i of 16 dims. limits: for each of the lane's columns, the first token
-// that does not count; valid: the first token whose V need not be a number. whole: each column has a token. codes: K and
-// V are codes, with these scales.
+// that does not count; valid: the first token whose V need not be a number. whole: each column has a token. codes: K
+// and V are codes, with these scales.
 template <bool whole, bool codes = false, typename fragment>
 __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, fragment q, uint32_t lane,
                                    uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums,

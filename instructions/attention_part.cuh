@@ -92,8 +92,8 @@ __device__ inline float2 wait_normed_pair(const device &d, const mk_instruction_
                      __fmul_rn(__uint_as_float(tile::stamp_data(words[0].high)), scale));
 }
 
-// Two neighbouring values of a head of a new token as a cache of e4m3 has them: their codes, a byte each, and the bits of
-// the head's scale in bf16. docs/NUMERICS.md: the smallest power of two with which all of the head's numbers fit.
+// Two neighbouring values of a head of a new token as a cache of e4m3 has them: their codes, a byte each, and the bits
+// of the head's scale in bf16. docs/NUMERICS.md: the smallest power of two with which all of the head's numbers fit.
 struct new_codes {
   uint32_t codes, scale;
 };

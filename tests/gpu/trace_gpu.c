@@ -108,6 +108,9 @@ static void check(const mk_trace *trace, const machine *m) {
 
 static void test_machine(const machine *m) {
   mk_config config = config_of(&traced_shape);
+  if (kv != MK_DTYPE_BF16 && m->rows > MK_MAX_ROWS) {
+    return; /* wide steps have caches of bf16 alone */
+  }
   mk_sampling sampling = {.top_p = 0.9, .repetition = 1.1, .temperature = 1, .top_k = 50, .seed = 3};
   mk_engine_options options = {.device = device,
                                .synth = &config,

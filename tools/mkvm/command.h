@@ -48,8 +48,7 @@ uint32_t mk_rows_slots(uint32_t rows);
 /* The value of --kv: bf16 or fp8; anything else is a usage error. And the other way round. */
 #define MK_KV_HELP                                                                                                \
   "Keep keys and values of the context in bf16, or in fp8 (e4m3 with a scale for each token and KV head), which " \
-  "takes "                                                                                                        \
-  "half the memory and costs a little accuracy; fp8 on the cpu alone, so far (bf16)"
+  "takes half the memory and costs a little accuracy (bf16)"
 mk_dtype mk_kv(struct argp_state *state, const char *text);
 const char *mk_kv_name(mk_dtype kv);
 
