@@ -211,11 +211,12 @@ __device__ inline void finish_gated(const rows_storer &s, const mk_operand &out,
 struct row_extras {
   float2 bias, gain;
 };
-__device__ inline float2 load_rows(uint32_t g, const float *vector, float without) {
-  return vector == nullptr ? make_float2(without, without) : make_float2(__ldg(vector + g), __ldg(vector + g + 8));
+__device__ inline float2 load_rows(uint32_t g, const row_vector &vector, float without) {
+  return vector.there ? make_float2(__ldg(vector.values + g), __ldg(vector.values + g + 8))
+                      : make_float2(without, without);
 }
 __device__ inline row_extras load_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
-  const float *biases = row_vector(s.d, in, MK_QKV_BIASES, tile);
+  const row_vector biases(s.d, in, MK_QKV_BIASES, tile);
   uint32_t g = tile::lane_row(s.lane);
   return {load_rows(g, biases, 0.0f), load_rows(g, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
 }

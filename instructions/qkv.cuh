@@ -20,22 +20,28 @@ __device__ inline uint32_t tile_columns(const mk_instruction_word &in) {
   return squares ? MK_SQUARED_TILE + 0u : MK_TILE + 0u;
 }
 
-// Where the biases, or the gains, of row tile i begin in the vector that inv_freq goes on with; nullptr: there are
-// none.
-__device__ inline const float *row_vector(const device &d, const mk_instruction_word &in, uint32_t which, uint32_t i) {
-  const mk_operand &weight = in.parts[MK_PART_QKV_weight];
-  uint32_t extras = param(in, MK_PARAM_QKV_extras), at = param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + i) * 16;
-  at += which == MK_QKV_GAINS && (extras & MK_QKV_BIASES) != 0 ? d.buffer(weight).rows : 0;
-  return (extras & which) == 0 ? nullptr
-                               : tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) + at;
-}
+// Where the biases, or the gains, of row tile i begin in the vector that inv_freq goes on with, if there are any. (Once
+// an address of zero said that there are none; compute-sanitizer told of loads from it. See "Processes that share a
+// GPU" in docs/results/quantised.md.)
+struct row_vector {
+  const float *values;
+  bool there;
+
+  __device__ row_vector(const device &d, const mk_instruction_word &in, uint32_t which, uint32_t i) {
+    const mk_operand &weight = in.parts[MK_PART_QKV_weight];
+    uint32_t extras = param(in, MK_PARAM_QKV_extras), at = param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + i) * 16;
+    at += which == MK_QKV_GAINS && (extras & MK_QKV_BIASES) != 0 ? d.buffer(weight).rows : 0;
+    values = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) + at;
+    there = (extras & which) != 0;
+  }
+};
 
 // The lane's two rows of such a vector.
-__device__ inline two_rows load_rows(const storer &s, const float *vector, float without) {
-  if (vector == nullptr) {
+__device__ inline two_rows load_rows(const storer &s, const row_vector &vector, float without) {
+  if (!vector.there) {
     return {without, without};
   }
-  float2 two = __ldg(tile::view<float2>(vector) + tile::place_in_group<8>(s.lane));
+  float2 two = __ldg(tile::view<float2>(vector.values) + tile::place_in_group<8>(s.lane));
   return {two.x, two.y};
 }
 
