@@ -273,6 +273,11 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch, mk_statu
   return mk_recording_stop(&engine->recording, &recorded, w.records, steps(&w, user));
 }
 
+bool mk_engine_lost(const mk_engine *engine) {
+  const mk_gpu *gpu = mk_engine_main(engine)->gpu; /* the others lie beside it */
+  return gpu != NULL && mk_gpu_lost(gpu);
+}
+
 mk_status mk_engine_step(mk_engine *engine, size_t *left) {
   mk_launch launch;
   mk_status status = MK_OK;

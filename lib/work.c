@@ -255,7 +255,8 @@ mkvm_status mkvm_serve(mkvm_engine *e) {
   }
   while (has_work(e, true)) {
     status = launch(e);
-    if (status != MK_OK && e->stats.steps == steps_at_failure) { /* this thread alone writes them */
+    const bool again = e->stats.steps == steps_at_failure; /* this thread alone writes them */
+    if (status != MK_OK && (again || mk_engine_lost(e->engine))) {
       break;
     }
     steps_at_failure = status != MK_OK ? e->stats.steps : steps_at_failure;

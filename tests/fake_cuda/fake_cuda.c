@@ -46,8 +46,13 @@ static struct {
 
 fake_cuda *fake_cuda_state(void) { return &state; }
 
+enum { ILLEGAL_ADDRESS = 700 }; /* CUDA_ERROR_ILLEGAL_ADDRESS */
+
 #define CALL()                            \
   do {                                    \
+    if (state.broken) {                   \
+      return ILLEGAL_ADDRESS;             \
+    }                                     \
     if (++state.calls == state.fail_at) { \
       return MK_CU_OUT_OF_MEMORY;         \
     }                                     \

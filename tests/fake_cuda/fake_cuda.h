@@ -21,6 +21,7 @@ typedef struct fake_cuda {
   const void *ranks; /* that kernel, as the driver names it */
   uint32_t calls;    /* so far, to what can fail: everything but what frees */
   uint32_t fail_at;  /* the call of that number gives CUDA_ERROR_OUT_OF_MEMORY; 0: none */
+  bool broken;       /* every such call gives CUDA_ERROR_ILLEGAL_ADDRESS */
   uint32_t live;     /* contexts, modules, streams, events and memory that have not been freed */
   /* What it tells of itself and its GPUs; at first one that mkvm takes. */
   int start, version, devices, major, cooperative, blocks_per_sm;

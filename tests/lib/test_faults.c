@@ -15,6 +15,7 @@ typedef struct rig {
   answer answers[REQUESTS];
   size_t faults;      /* so many requests have ended by one */
   size_t sound_after; /* so many of them the machine is sound again */
+  uint32_t breaks_at; /* when the first request has so many tokens, the driver works no more; 0: never */
 } rig;
 
 typedef struct asked {
@@ -22,7 +23,12 @@ typedef struct asked {
   answer *answer;
 } asked;
 
-static int rig_token(void *user, const mkvm_token *token) { return on_token(((asked *)user)->answer, token); }
+static int rig_token(void *user, const mkvm_token *token) {
+  rig *r = ((asked *)user)->rig;
+  const int goes_on = on_token(((asked *)user)->answer, token);
+  r->cuda->broken = r->cuda->broken || (r->breaks_at != 0 && r->answers[0].count == r->breaks_at);
+  return goes_on;
+}
 
 static void rig_end(void *user, const mkvm_end *end) {
   asked *a = user;
@@ -138,3 +144,17 @@ static void give_up(void) {
   cr_assert(r.answers[4].end.reason == MKVM_END_CANCELLED && r.answers[5].end.reason == MKVM_END_CANCELLED);
 }
 Test(library_faults, serving_gives_up_when_nothing_works) { with_wide_model(give_up); }
+
+/* A GPU that is lost: enough at once, whoever waits. */
+static void lose_gpu(void) {
+  rig r = {.sound_after = 99, .breaks_at = 5};
+  asked all[REQUESTS];
+  start(&r, 2, UINT32_MAX, all);
+  REFUSED(mkvm_serve(r.engine), MKVM_ERR_DEVICE, "");
+  for (size_t i = 0; i < REQUESTS; i++) {
+    cr_assert_eq(r.answers[i].ends, i < 2 ? 1 : 0, "request %zu", i);
+  }
+  cr_assert(r.answers[0].end.reason == MKVM_END_ERROR && r.answers[0].end.status == MKVM_ERR_DEVICE);
+  stop(&r);
+}
+Test(library_faults, serving_gives_up_with_a_lost_gpu) { with_wide_model(lose_gpu); }

@@ -21,6 +21,16 @@ mk_status mk_gpu_enter(const mk_gpu *gpu) {
   return mk_gpu_check(gpu, gpu->driver->context_set(gpu->context), "entering the GPU's context");
 }
 
+bool mk_gpu_lost(const mk_gpu *gpu) {
+  bool lost = false;
+  for (uint32_t r = 0; r < gpu->ranks && !lost; r++) {
+    const mk_gpu *own = gpu->of_rank[r];
+    const mk_driver *cu = own->driver;
+    lost = own->lost || cu->context_set(own->context) != 0 || cu->stream_wait(own->stream) != 0;
+  }
+  return lost;
+}
+
 mk_status mk_gpu_copy_in(const mk_gpu *gpu, mk_cu_address to, const void *from, uint64_t bytes, const char *what) {
   MK_TRY(mk_gpu_check(gpu, gpu->driver->upload_async(to, from, bytes, gpu->stream), what));
   return mk_gpu_check(gpu, gpu->driver->stream_wait(gpu->stream), what);

@@ -51,6 +51,10 @@ void mk_gpu_free(mk_gpu *gpu); /* NULL is fine */
 mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
                             mk_gpu **out);
 
+/* Whether nothing works on the machine any more, on one of its GPUs at least: a kernel never ended, or the driver fails
+ * whatever it is asked, as after a wrong address. To be called after a run that failed. */
+bool mk_gpu_lost(const mk_gpu *gpu);
+
 /* How many ranks the machine has. */
 uint32_t mk_gpu_rank_count(const mk_gpu *gpu);
 
