@@ -94,8 +94,7 @@ typedef enum mkvm_kv {
 /* What mkvm_open is asked for. */
 typedef struct mkvm_options {
   size_t size;          /* of the struct; mkvm_options_init sets it */
-  const char *device;   /* "cpu", "cuda", "cuda:N", or "cuda:N-M" for GPUs that share the model; NULL: the first GPU
-                         * where it can be used, else the CPU */
+  const char *device;   /* "cpu", "cuda", "cuda:N", "cuda:N-M" (which share the model); NULL: cuda:0, or else cpu */
   uint32_t max_context; /* tokens of a request, prompt and answer together; 0: the model's limit, at most 4096 */
   /* Requests that share a step, and long prompts, are faster: 1, 2, 4, 8 or 16 of them, on the CPU up to 128. */
   uint32_t max_batch;
