@@ -145,7 +145,7 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id);
  * the machine fails: the sequences that ran have then ended with that status, the others wait, and the next call begins
  * with them. */
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
-/* Whether the engine's machine is lost, after a step that failed (mk_gpu_lost): no other step will do. */
+/* Whether a machine of the engine is lost, after a step that failed (mk_gpu_lost): no other step will do. */
 bool mk_engine_lost(const mk_engine *engine);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
 /* For how many milliseconds, by their events, GPUs have worked in all launches of this engine; 0 on the cpu. */

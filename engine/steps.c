@@ -274,8 +274,12 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch, mk_statu
 }
 
 bool mk_engine_lost(const mk_engine *engine) {
-  const mk_gpu *gpu = mk_engine_main(engine)->gpu; /* the others lie beside it */
-  return gpu != NULL && mk_gpu_lost(gpu);
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    if (engine->machines[i].gpu != NULL && mk_gpu_lost(engine->machines[i].gpu)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 mk_status mk_engine_step(mk_engine *engine, size_t *left) {
