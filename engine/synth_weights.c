@@ -90,7 +90,8 @@ static void fill_row(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_
     uint32_t code = (uint32_t)(z >> (four ? 60 : 56));
     code -= b->dtype == MK_DTYPE_E4M3 && (code & 0x7fu) == 0x7fu;
     code = col < b->cols ? code : four ? zero : 0;
-    strip[mk_strip_offset(b->dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift)] |= (uint8_t)(code << shift);
+    const uint32_t at = mk_strip_offset(b->dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift);
+    strip[at] |= (uint8_t)(code << shift);
   }
 }
 
