@@ -65,7 +65,8 @@ uint32_t mk_compile_slots(const mk_compile_options *options);
  * or more, greedy. With several slots: 64 to 512 rows; if it draws, 128 at most. */
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 /* Whether, on so many ranks, a wide program of the graph finds on each rank all row tiles that it multiplies there in
- * what a program of fewer rows has there: units of eight row tiles do not reach into the next rank. */
+ * what a program of fewer rows has there: units of eight row tiles do not reach into the next rank. False, too, where
+ * ranks have different numbers of KV heads. */
 bool mk_wide_shares(const mk_graph *graph, uint32_t ranks);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */

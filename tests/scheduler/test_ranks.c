@@ -361,3 +361,62 @@ Test(ranks, what_stays_at_home) {
   mk_readers_free(&readers);
   mk_program_free(p);
 }
+
+/* Marks the row tiles of a weight that a rank's products name. */
+static void mark_tiles(const mk_program *p, uint32_t rank, size_t buffer, uint8_t *tiles) {
+  for (uint32_t q = rank * p->machine.sms; q < (rank + 1) * p->machine.sms; q++) {
+    for (uint32_t i = p->queues[q].first; i < p->queues[q].first + p->queues[q].count; i++) {
+      const mk_opcode_info *info = mk_opcode_lookup(p->instructions[i].opcode);
+      for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+        const mk_operand *o = &p->instructions[i].operands[slot];
+        if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->buffer == buffer && o->cols != 0) {
+          memset(tiles + o->row, 1, o->rows);
+        }
+      }
+    }
+  }
+}
+
+/* Whether a rank of a wide program multiplies nothing that the rank has not in a program of one row. */
+static bool has_all_tiles(const mk_program *wide, const mk_program *one) {
+  static uint8_t needed[1 << 14], there[1 << 14];
+  bool all = true;
+  for (size_t b = 0; b < wide->buffer_count; b++) {
+    for (uint32_t rank = 0; rank < wide->machine.ranks && wide->buffers[b].kind == MK_KIND_WEIGHT; rank++) {
+      memset(needed, 0, sizeof needed);
+      memset(there, 0, sizeof there);
+      mark_tiles(wide, rank, b, needed);
+      mark_tiles(one, rank, b, there);
+      for (size_t t = 0; t < sizeof needed; t++) {
+        all = all && (needed[t] == 0 || there[t] != 0);
+      }
+    }
+  }
+  return all;
+}
+
+static void expect_shares(const mk_config *config, uint32_t ranks, bool shares) {
+  const form narrow = {.rows = 1, .slots = 1, .context = 512}, of_prompts = {.rows = 128, .slots = 1, .context = 512};
+  mk_graph *graph;
+  cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
+  mk_program *one = compile(config, &narrow, ranks, 4), *wide = compile(config, &of_prompts, ranks, 4);
+  const bool even = config->kv_heads % ranks == 0; /* else the answer is no, whether it has to be or not */
+  cr_expect_eq(mk_wide_shares(graph, ranks), shares, "%u ranks, hidden %u", ranks, config->hidden);
+  cr_expect(has_all_tiles(wide, one) == shares || !even, "%u ranks, hidden %u", ranks, config->hidden);
+  mk_program_free(wide);
+  mk_program_free(one);
+  mk_graph_free(graph);
+}
+Test(ranks, tiles_of_wide_programs) {
+  static const char *const names[] = {"llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    mk_config config;
+    cr_assert_eq(mk_synth_shape(names[i], &config), MK_OK);
+    config.layers = 1;
+    for (uint32_t ranks = 1; ranks <= (i == 0 ? 4 : 8); ranks *= 2) {
+      expect_shares(&config, ranks, true);
+    }
+    expect_shares(&config, 3, false);
+  }
+  expect_shares(&shapes[WIDE], 2, false); /* 64 rows of keys for a rank */
+}

@@ -37,7 +37,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_QUANTISED_RECORDING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING_RECORDING,
-  /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu and rows_ranks.cu. */
+  /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu, rows_ranks.cu, wide_ranks.cu and so on. */
   MK_GPU_IMAGE_RANKS,
   MK_GPU_IMAGE_RANKS_FAMILIES,
   MK_GPU_IMAGE_RANKS_SAMPLING,

@@ -249,10 +249,7 @@ static mk_status upload_tables(mk_gpu *gpu, const mk_gpu_tables *plan) {
   };
   mk_gpu_take_control(gpu, 0, &gpu->params);
   if (gpu->ranks > 1) {
-    gpu->peers = gpu->tables + plan->peers;
-    gpu->waiters = gpu->tables + plan->waiters;
-    gpu->maps_of_buffers = gpu->tables + plan->maps;
-    gpu->params.peers = device_pointer(gpu->peers);
+    gpu->params.peers = device_pointer(gpu->tables + plan->peers);
   }
   return status;
 }

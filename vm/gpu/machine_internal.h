@@ -99,9 +99,8 @@ struct mk_gpu {
   const mk_gpu *lender;            /* while the machine opens */
   bool lent;                       /* weights and KV cache are another machine's */
   mk_cu_address counters, control;
-  mk_cu_address peers, waiters, maps_of_buffers; /* of several ranks: what peers.h says */
-  mk_cu_address trace;                           /* 0: the recorder is off */
-  mk_cu_address flushed;                         /* 0: mk_gpu_flush was not called yet */
+  mk_cu_address trace;   /* 0: the recorder is off */
+  mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
   mk_cu_function_ref flush; /* reads that memory; or, told to read no bytes, does nothing */
   mk_cu_address scratch;    /* of several rows: sums that wait */

@@ -68,7 +68,9 @@ static mk_status enable(const mk_gpu *gpu, const mk_gpu *other) {
 mk_status mk_gpu_connect(mk_gpu *gpu) {
   for (uint32_t r = 0; r < gpu->ranks && gpu->ranks > 1; r++) {
     mk_gpu *own = gpu->of_rank[r];
-    mk_gpu_peers peers = {.rank = r, .ranks = gpu->ranks, .waiters = own->waiters, .maps = own->maps_of_buffers};
+    const mk_gpu_tables at = mk_gpu_plan_tables(own);
+    mk_gpu_peers peers = {
+        .rank = r, .ranks = gpu->ranks, .waiters = own->tables + at.waiters, .maps = own->tables + at.maps};
     for (uint32_t o = 0; o < gpu->ranks; o++) {
       const mk_gpu *other = gpu->of_rank[o];
       MK_TRY(mk_gpu_of_rank(own, enable(own, other)));
@@ -77,7 +79,7 @@ mk_status mk_gpu_connect(mk_gpu *gpu) {
       peers.aborts[o] = other->control + offsetof(mk_gpu_control, abort);
     }
     MK_TRY(mk_gpu_enter(own));
-    MK_TRY(mk_gpu_copy_in(own, own->peers, &peers, sizeof peers, "telling the GPU of the others"));
+    MK_TRY(mk_gpu_copy_in(own, own->tables + at.peers, &peers, sizeof peers, "telling the GPU of the others"));
   }
   return MK_OK;
 }

@@ -256,41 +256,40 @@ static mk_status check_combined(const mk_program *program) {
   return status;
 }
 
-/* A rank stores to copies of others, and otherwise stays with its own memory. */
+/* Whether what lies on that rank, in full or by copies or shares, is there for an instruction of rank `own`. */
+static bool is_at_home(uint32_t rank, uint32_t own) {
+  return rank == MK_RANK_EACH || rank == MK_RANK_DEALT || rank == own;
+}
+
+static mk_status check_home(const mk_program *program, const mk_instruction *in, uint32_t own) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const char *what = NULL, *name = NULL;
+  uint32_t rank = own;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    const mk_buffer *b = &program->buffers[o->buffer];
+    if (o->rows != 0 && o->cols != 0 && !is_at_home(b->rank, own)) {
+      what = "has buffer", name = b->name, rank = b->rank;
+    }
+  }
+  for (uint32_t w = 0; w < in->wait_count; w++) {
+    const mk_counter *c = &program->counters[in->waits[w].counter];
+    if (c->kind == MK_COUNTER_RELEASE && !is_at_home(c->rank, own)) {
+      what = "waits for counter", name = c->name, rank = c->rank;
+    }
+  }
+  return what == NULL ? MK_OK
+                      : mk_error(MK_ERR_FILE,
+                                 "instruction %u (%s) of rank %u %s %s of rank %u; here ranks share what each of them "
+                                 "has a copy of",
+                                 in->uid, info->name, own, what, name, rank);
+}
+
+/* A rank stores and signals to copies of others, and otherwise stays with its own memory. */
 static mk_status check_homes(const mk_program *program) {
   for (size_t q = 0; q < program->queue_count; q++) {
     for (uint32_t i = program->queues[q].first; i < program->queues[q].first + program->queues[q].count; i++) {
-      const mk_instruction *in = &program->instructions[i];
-      for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
-        const mk_operand *o = &in->operands[slot];
-        const mk_buffer *b = &program->buffers[o->buffer];
-        const bool somewhere = b->rank != MK_RANK_EACH && b->rank != MK_RANK_DEALT;
-        if (o->rows != 0 && o->cols != 0 && somewhere && b->rank != mk_queue_rank(program, q)) {
-          return mk_error(MK_ERR_FILE,
-                          "instruction %u (%s) of rank %u has buffer %s of rank %u; here ranks share what each of them "
-                          "has a copy of",
-                          in->uid, mk_opcode_lookup(in->opcode)->name, mk_queue_rank(program, q), b->name, b->rank);
-        }
-      }
-    }
-  }
-  return MK_OK;
-}
-
-/* Nor does it wait for a counter that another rank has for itself. */
-static mk_status check_counters(const mk_program *program) {
-  for (size_t q = 0; q < program->queue_count; q++) {
-    for (uint32_t i = program->queues[q].first; i < program->queues[q].first + program->queues[q].count; i++) {
-      const mk_instruction *in = &program->instructions[i];
-      for (uint32_t w = 0; w < in->wait_count; w++) {
-        const mk_counter *c = &program->counters[in->waits[w].counter];
-        if (c->kind == MK_COUNTER_RELEASE && c->rank != MK_RANK_EACH && c->rank != mk_queue_rank(program, q)) {
-          return mk_error(MK_ERR_FILE,
-                          "instruction %u of rank %u waits for counter %s of rank %u; here ranks share what each of "
-                          "them has a copy of",
-                          in->uid, mk_queue_rank(program, q), c->name, c->rank);
-        }
-      }
+      MK_TRY(check_home(program, &program->instructions[i], mk_queue_rank(program, q)));
     }
   }
   return MK_OK;
@@ -312,7 +311,6 @@ static mk_status check_ranks(const mk_program *program) {
                         : !wide && !has_hints_alone(program)  ? "has a release counter"
                                                               : NULL;
   MK_TRY(check_homes(program));
-  MK_TRY(check_counters(program));
   return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,
                                     "the program has %u ranks and %s, which several GPUs do not do yet: use one GPU, "

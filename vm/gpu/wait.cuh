@@ -257,14 +257,12 @@ __device__ inline void signal_counters(const device &d, const mk_instruction_wor
   for (uint32_t s = 0; s < in.signal_count; s++) {
     uint32_t counter = in.signals[s].counter;
     uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
-    if constexpr (MK_GPU_RANKS) {
-      if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
-        signal_ranks(d, counter, address, in.signals[s].amount);
-        continue;
-      }
-    }
     if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
-      tile::add_release(address, in.signals[s].amount);
+      if constexpr (MK_GPU_RANKS) {
+        signal_ranks(d, counter, address, in.signals[s].amount);
+      } else {
+        tile::add_release(address, in.signals[s].amount);
+      }
     } else {
       tile::add_relaxed(address, in.signals[s].amount);
     }

@@ -15,17 +15,21 @@ FAKE_GPU_IMAGE
 
 enum { STEPS = 5 };
 
-static mk_program *compile(uint32_t ranks, uint32_t rows, bool sampling) {
+static mk_program *compile_slots(uint32_t ranks, uint32_t rows, uint32_t slots, bool sampling) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
   mk_compile_options options = {
-      .sms = 4, .ranks = ranks, .max_seq = 256, .rows = rows, .slots = rows, .sampling = sampling};
+      .sms = 4, .ranks = ranks, .max_seq = 256, .rows = rows, .slots = slots, .sampling = sampling};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
+}
+
+static mk_program *compile(uint32_t ranks, uint32_t rows, bool sampling) {
+  return compile_slots(ranks, rows, rows, sampling);
 }
 
 typedef struct rig {
@@ -251,6 +255,14 @@ Test(gpu_ranks, programs_that_gpus_do_not_share_yet) {
   mk_program *remote = compile(2, 1, false);
   remote->buffers[mk_program_find_buffer(remote, "token_ring")].rank = 1;
   expect_refused(remote, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 has buffer token_ring of rank 1");
+  mk_program *wide = compile_slots(2, 128, 1, false), *shared = compile_slots(2, 64, 64, false);
+  for (size_t c = 0; c < wide->counter_count; c++) {
+    wide->counters[c].rank = wide->counters[c].kind == MK_COUNTER_RELEASE ? 1 : wide->counters[c].rank;
+  }
+  expect_refused(wide, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 waits for counter");
+  expect_refused(shared, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and has more than 16 rows per step of several");
+  mk_program_free(shared);
+  mk_program_free(wide);
   mk_program_free(remote);
   mk_program_free(many);
 }
