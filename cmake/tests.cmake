@@ -4,7 +4,7 @@ enable_testing()
 # Limits are for what hangs, not for what is slow: on a machine that is slow or has other work every test takes many
 # times as long as on another. No test states a number of its own. A Criterion test ends first, by name; then its
 # program.
-set(MK_HANG_SECONDS 3600)
+set(MK_HANG_SECONDS 1800)
 math(EXPR MK_TEST_SECONDS "2 * ${MK_HANG_SECONDS}")
 
 if(MK_TESTS)

@@ -39,8 +39,8 @@ static void make_trees(void) {
       "&& "
       "cp " MK_SOURCE_DIR "/tests/tools/fake_tree/compute-sanitizer " MK_SOURCE_DIR
       "/tests/tools/fake_tree/nvidia-smi path && "
-      "for tool in awk basename cat cp chmod date dirname env grep mkdir mktemp mv rm sed setsid sh sleep tail touch "
-      "tr wc; do "
+      "for tool in awk basename cat cp chmod date dirname env grep head mkdir mktemp mv rm sed seq setsid sh sleep tail "
+      "timeout touch tr wc; do "
       "ln -s \"$(command -v $tool)\" path; done";
   char path[128];
   cr_assert_not_null(mkdtemp(folder));
@@ -161,9 +161,8 @@ Test(gpu_scripts, check_counts_places_of_hazards_once) {
 
 Test(gpu_scripts, check_compares_what_is_served) {
   expect(
-      "for tool in head seq; do ln -s \"$(command -v /usr/bin/$tool /bin/$tool | /usr/bin/head -n 1)\" path; done; "
-      "printf '%s\\n' '#!/bin/sh' 'echo \"{\\\"text\\\":\\\"${FAKE_ANSWER- beginning}\\\"}\"' >path/curl; chmod +x "
-      "path/curl",
+      "printf '%s\\n' '#!/bin/sh' 'echo \"{\\\"text\\\":\\\"${FAKE_ANSWER- beginning}\\\"}\"' >path/curl && "
+      "chmod +x path/curl",
       0, "");
   check("", "--only served", 0, "\n1 passed, 0 failed, 0 skipped\n");
   expect_text("| served             | passed  |");
