@@ -64,8 +64,8 @@ mk_omission(S02_odd vm/verify/buffers.c
   [=[b->tile_cols % 2 != 0) {]=])
 # uid 0 may name an instruction.
 mk_omission(S05_zero vm/verify/structure.c
-  [=[if (keys[i] >> 32 == 0) {]=]
-  [=[if (keys[i] >> 32 == 0 && v == NULL) {]=])
+  [=[if (uids[i].low == 0) {]=]
+  [=[if (uids[i].low == 0 && v == NULL) {]=])
 # The table may name fewer blocks than the positions need, so that two places are in one.
 mk_omission(B03_blocks vm/verify/shape_attention.c
   [=[if (ranges->block.high - ranges->block.low + 1 < blocks && mk_program_rows(s->v->program) == 1) {]=]
@@ -95,12 +95,14 @@ mk_omission(E02 vm/verify/structure.c
   [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
 # A signal of the next epoch may help a wait of this one.
 mk_omission(E04 vm/verify/order.c
-  [=[MK_TRY(check_overrun(run, c, index, hb, dep));]=]
-  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, hb, dep) : MK_OK);]=])
+  [=[MK_TRY(mk_check_overrun(run, c, index, thread));]=]
+  [=[MK_TRY(epoch >= MK_EPOCHS ? mk_check_overrun(run, c, index, thread) : MK_OK);]=])
 # A stamp proves the signal that the same instruction sends after it.
 mk_omission(E04_stamp vm/verify/order.c
-  [=[mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_DONE));]=]
-  [=[mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_SIGNALLED));]=])
+  [=[set_time(known, storer, mk_time(run->lanes[lane].done, MK_DONE));]=]
+  [=[part(run, known);
+  mk_clock_set(&known->hb, storer, mk_time(run->lanes[lane].done, MK_DONE));
+  mk_clock_set(&known->dep, storer, mk_time(run->lanes[lane].done, MK_SIGNALLED));]=])
 # A consumer's signal comes after what the storers of its queue have done.
 mk_omission(finisher vm/verify/counters.c
   [=[return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));]=]
@@ -180,10 +182,10 @@ mk_omission(R01_unwritten vm/verify/race.c
   [=[if (!segment->written && b->kind == MK_KIND_COUNT) {]=])
 # Plain words may be overwritten before they have been read.
 mk_omission(R02_plain vm/verify/race.c
-  [=[return race(v, "R02", actor, i, "writes", reader->instruction, "reads");]=]
+  [=[return race(v, "R02", actor, both, "writes", reader->instruction, "reads");]=]
   [=[v->report.conflicts++;]=])
 # Stamped words may be overwritten before they have been read.
-mk_omission(R02_stamped vm/verify/order.c
+mk_omission(R02_stamped vm/verify/stamps.c
   [=[if (mk_clock_at(dep, reader->thread) < reader->index) {]=]
   [=[if (mk_clock_at(dep, reader->thread) < reader->index && v == NULL) {]=])
 # Two writes need no order.
@@ -196,12 +198,12 @@ mk_omission(arrived vm/verify/counters.c
   [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.
 mk_omission(loader vm/verify/order.c
-  [=[actor.clock = &run->loader_hb[lane];]=]
-  [=[actor.clock = &run->hb[2 * lane];]=])
+  [=[(!writes && (acts->updates >> slot & 1) != 0);]=]
+  [=[(!writes && (acts->updates >> slot & 1) != 0 && v == NULL);]=])
 # The loader of what others append to in this step knows what its consumer knows, by whatever it has waited for.
 mk_omission(appended vm/verify/order.c
-  [=[.clock = is_loaded(v, info, slot) ? &run->loader_hb[lane] : hb,]=]
-  [=[.clock = is_loaded(v, info, slot) ? hb : hb,]=])
+  [=[const bool loaded = (acts->loaded >> slot & 1) != 0 ||]=]
+  [=[const bool loaded = ((acts->loaded >> slot & 1) != 0 && v == NULL) ||]=])
 
 # Work lists.
 

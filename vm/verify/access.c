@@ -4,23 +4,10 @@
  * writers of a group are disjoint, and together they must cover it. Plain and paged buffers are cut at every end of an
  * access, so that an access is a run of whole segments. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "vm/verify/internal.h"
-
-static int by_value(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
-static int by_write_key(const void *a, const void *b) {
-  const mk_write *x = a, *y = b;
-  if (x->key != y->key) {
-    return x->key < y->key ? -1 : 1;
-  }
-  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
-}
+#include "vm/verify/sort.h"
 
 enum { NOT_CERTAIN = UINT32_MAX };
 
@@ -30,21 +17,6 @@ typedef struct mk_use { /* one stamped read */
   mk_content meaning; /* readers of one meaning may share a group */
   uint32_t instruction, slot;
 } mk_use;
-
-static int by_use(const void *a, const void *b) {
-  const mk_use *x = a, *y = b;
-  int order = memcmp(&x->where, &y->where, sizeof x->where);
-  if (order != 0) {
-    return order;
-  }
-  if (x->span != y->span) {
-    return x->span < y->span ? -1 : 1;
-  }
-  if (x->meaning != y->meaning) {
-    return x->meaning < y->meaning ? -1 : 1;
-  }
-  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
-}
 
 /* Whether the instruction writes only at some positions: an ATTENTION writes split s once position / span reaches s,
  * and with several rows it depends on the slot which unit has split s. Its reader, a COMBINE, knows when (S11). */
@@ -164,21 +136,8 @@ static void writes_in(const mk_verifier *v, uint32_t buffer, uint32_t row, uint3
   }
 }
 
-typedef struct mk_pair {
-  uint32_t write;
-  uint32_t group;
-} mk_pair;
-
-static int by_pair(const void *a, const void *b) { /* little-endian pairs compared as write, then group */
-  const mk_pair *x = a, *y = b;
-  if (x->write != y->write) {
-    return x->write < y->write ? -1 : 1;
-  }
-  return x->group < y->group ? -1 : x->group > y->group;
-}
-
 /* Finds the writers of a group, row by row, and that they cover it (D02). */
-static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, mk_pair **pairs, size_t *count,
+static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, mk_keyed **pairs, size_t *count,
                               size_t *capacity) {
   mk_verifier *v = c->v;
   const mk_operand *o = &use->where;
@@ -191,7 +150,7 @@ static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, 
     for (size_t w = first; w < last && (v->writes[w].key & 0xffff) <= covered; w++) {
       MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));
       covered = v->writes[w].end;
-      (*pairs)[(*count)++] = (mk_pair){.write = (uint32_t)w, .group = group};
+      (*pairs)[(*count)++] = (mk_keyed){.low = w, .entry = group};
     }
     if (covered < end) {
       return mk_reject(v, "D02", use->instruction,
@@ -225,10 +184,30 @@ static mk_status add_readers(mk_collect *c, mk_group *group, const mk_use *uses,
   return MK_OK;
 }
 
-static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count) {
+/* Brings reads of one rectangle, span and meaning together, in the order of instructions. */
+static mk_status sort_uses(mk_collect *c) {
+  mk_keyed *keyed;
+  MK_TRY(mk_alloc(c->use_count, sizeof *keyed, &keyed));
+  for (uint32_t i = 0; i < c->use_count; i++) {
+    keyed[i] = (mk_keyed){.low = c->uses[i].meaning, .entry = i};
+  }
+  mk_status status = mk_sort_keyed(keyed, c->use_count);
+  for (size_t i = 0; status == MK_OK && i < c->use_count; i++) {
+    const mk_operand *o = &c->uses[keyed[i].entry].where;
+    keyed[i].high = (uint64_t)c->uses[keyed[i].entry].span << 32 | (uint32_t)o->flags << 16 | o->buffer;
+    keyed[i].low = (uint64_t)o->row << 48 | (uint64_t)o->col << 32 | (uint32_t)o->rows << 16 | o->cols;
+  }
+  if (status == MK_OK) {
+    status = mk_sort_table(keyed, c->use_count, c->uses, sizeof *c->uses);
+  }
+  mk_free(keyed);
+  return status;
+}
+
+static mk_status make_groups(mk_collect *c, mk_keyed **pairs, size_t *pair_count) {
   mk_verifier *v = c->v;
   size_t pair_capacity = 0, end;
-  qsort(c->uses, c->use_count, sizeof *c->uses, by_use);
+  MK_TRY(sort_uses(c));
   for (size_t i = 0; i < c->use_count; i = end) {
     const mk_use *use = &c->uses[i];
     for (end = i; end < c->use_count && c->uses[end].span == use->span && c->uses[end].meaning == use->meaning &&
@@ -256,23 +235,25 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
 
 static mk_status link_writers(mk_collect *c) {
   mk_verifier *v = c->v;
-  mk_pair *pairs = NULL;
+  mk_keyed *pairs = NULL; /* a write and a group that waits for it */
   size_t count = 0;
   mk_status status = make_groups(c, &pairs, &count);
   if (status == MK_OK) {
+    status = mk_sort_keyed(pairs, count);
+  }
+  if (status == MK_OK) {
     status = mk_alloc(count, sizeof *v->targets, &v->targets);
   }
-  if (status == MK_OK && count != 0) {
-    qsort(pairs, count, sizeof *pairs, by_pair);
+  if (status == MK_OK) {
     for (size_t i = 0; i < count; i++) {
-      mk_write *w = &v->writes[pairs[i].write];
-      const mk_group *group = &v->groups[pairs[i].group];
+      mk_write *w = &v->writes[pairs[i].low];
+      const mk_group *group = &v->groups[pairs[i].entry];
       if (w->group_count++ == 0) {
         w->first_group = (uint32_t)i;
       }
       uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
       v->targets[i] = (mk_target){
-          .group = pairs[i].group,
+          .group = pairs[i].entry,
           .certain = row < group->certain_rows && !w->long_only && !mk_fused_anywhere(v, mk_at(v, w->instruction)),
           .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
     }
@@ -294,32 +275,127 @@ static size_t cut_at(const mk_verifier *v, uint64_t key) {
   return low;
 }
 
-mk_link mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row) {
+mk_span mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row) {
   uint64_t key = mk_cell_key(o->buffer, o->row + row, o->col);
   size_t first = cut_at(v, key);
-  return (mk_link){.first = (uint32_t)first, .count = (uint32_t)(cut_at(v, key + o->cols) - first)};
+  return (mk_span){.first = (uint32_t)first, .count = (uint32_t)(cut_at(v, key + o->cols) - first)};
 }
 
-static void link_segments(mk_verifier *v) {
-  qsort(v->cuts, v->cut_count, sizeof *v->cuts, by_value);
-  size_t kept = 0;
+uint32_t mk_span_of(const mk_verifier *v, mk_span span) {
+  size_t low = 0, high = v->span_count - 1;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    const mk_span *at = &v->spans[middle];
+    if (at->first < span.first || (at->first == span.first && at->count < span.count)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return (uint32_t)low;
+}
+
+static mk_status sort_cuts(mk_verifier *v) {
+  mk_keyed *keyed;
+  MK_TRY(mk_alloc(v->cut_count, sizeof *keyed, &keyed));
+  for (size_t i = 0; i < v->cut_count; i++) {
+    keyed[i] = (mk_keyed){.low = v->cuts[i]};
+  }
+  const mk_status status = mk_sort_keyed(keyed, v->cut_count);
+  for (size_t i = 0; i < v->cut_count; i++) {
+    v->cuts[i] = keyed[i].low;
+  }
+  mk_free(keyed);
+  return status;
+}
+
+/* Whether the operand's words lie in segments. */
+static bool has_segments(const mk_verifier *v, const mk_operand_info *info, const mk_operand *o) {
+  const mk_buffer *b = &v->program->buffers[o->buffer];
+  return !mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED && info->when != MK_WHEN_LISTED;
+}
+
+/* Links operands to their segments, and lists the spans that they read. */
+static mk_status list_segments(mk_verifier *v, mk_keyed **spans, size_t *count) {
+  size_t capacity = 0;
+  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
+      const mk_operand *o = &in->operands[slot];
+      const mk_operand_info *info = &mk_info(in)->operands[slot];
+      if (!has_segments(v, info, o)) {
+        continue;
+      }
+      for (uint32_t r = 0; r < o->rows && (r == 0 || info->access != MK_ACCESS_WRITE); r++) {
+        const mk_span span = mk_segments_of(v, o, r);
+        if (r == 0) {
+          v->links[(size_t)i * MK_MAX_OPERANDS + slot] = (mk_link){.first = span.first, .count = span.count};
+        }
+        if (info->access != MK_ACCESS_WRITE) {
+          MK_TRY(mk_grow(spans, &capacity, *count + 1, sizeof **spans));
+          (*spans)[(*count)++] = (mk_keyed){.low = (uint64_t)span.first << 32 | span.count};
+        }
+      }
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status keep_spans(mk_verifier *v, mk_keyed *spans, size_t count) {
+  MK_TRY(mk_sort_keyed(spans, count));
+  MK_TRY(mk_alloc(count, sizeof *v->spans, &v->spans));
+  for (size_t i = 0; i < count; i++) {
+    if (i == 0 || spans[i].low != spans[i - 1].low) {
+      v->spans[v->span_count++] = (mk_span){.first = (uint32_t)(spans[i].low >> 32), .count = (uint32_t)spans[i].low};
+    }
+  }
+  return MK_OK;
+}
+
+static void link_spans(mk_verifier *v) {
+  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
+      const mk_operand_info *info = &mk_info(in)->operands[slot];
+      mk_link *link = &v->links[(size_t)i * MK_MAX_OPERANDS + slot];
+      if (info->access == MK_ACCESS_READ && has_segments(v, info, &in->operands[slot])) {
+        link->first = mk_span_of(v, (mk_span){.first = link->first, .count = link->count});
+      }
+    }
+  }
+}
+
+static mk_status link_segments(mk_verifier *v) {
+  size_t kept = 0, count = 0;
+  mk_keyed *spans = NULL;
+  MK_TRY(sort_cuts(v));
   for (size_t i = 0; i < v->cut_count; i++) {
     if (kept == 0 || v->cuts[i] != v->cuts[kept - 1]) {
       v->cuts[kept++] = v->cuts[i];
     }
   }
   v->cut_count = kept;
-  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
-    const mk_instruction *in = mk_at(v, i);
-    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
-      const mk_operand *o = &in->operands[slot];
-      const mk_buffer *b = &v->program->buffers[o->buffer];
-      bool listed = mk_info(in)->operands[slot].when == MK_WHEN_LISTED;
-      if (!mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED && !listed) {
-        v->links[(size_t)i * MK_MAX_OPERANDS + slot] = mk_segments_of(v, o, 0);
-      }
-    }
+  mk_status status = list_segments(v, &spans, &count);
+  if (status == MK_OK && count != 0) {
+    status = keep_spans(v, spans, count);
   }
+  mk_free(spans);
+  if (status == MK_OK) {
+    link_spans(v);
+  }
+  return status;
+}
+
+/* By key, and those of one key in the order of instructions. */
+static mk_status sort_writes(mk_verifier *v) {
+  mk_keyed *keyed;
+  MK_TRY(mk_alloc(v->write_count, sizeof *keyed, &keyed));
+  for (uint32_t i = 0; i < v->write_count; i++) {
+    keyed[i] = (mk_keyed){.low = v->writes[i].key, .entry = i};
+  }
+  const mk_status status = mk_sort_table(keyed, v->write_count, v->writes, sizeof *v->writes);
+  mk_free(keyed);
+  return status;
 }
 
 /* Marks the buffers of listed operands: what a work list writes is for its checker to say. */
@@ -385,7 +461,7 @@ static mk_status build(mk_collect *c) {
     MK_TRY(collect(c, i));
   }
   if (v->write_count != 0) {
-    qsort(v->writes, v->write_count, sizeof *v->writes, by_write_key);
+    MK_TRY(sort_writes(v));
   }
   for (size_t i = 0; i < v->write_count; i++) {
     if (is_stamped(v, &v->writes[i])) {
@@ -397,7 +473,7 @@ static mk_status build(mk_collect *c) {
     MK_TRY(link_writers(c));
   }
   if (v->cut_count != 0) {
-    link_segments(v);
+    MK_TRY(link_segments(v));
   }
   return check_outputs(v);
 }

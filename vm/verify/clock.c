@@ -19,7 +19,31 @@ MK_WIDEST static uint32_t larger(uint32_t *restrict into, const uint32_t *restri
   return (less_left == 0 ? (uint32_t)OF_LEFT : 0) | (less_right == 0 ? (uint32_t)OF_RIGHT : 0);
 }
 
-static void forget_sums(mk_times *times) { memset(times->sums, 0, sizeof times->sums); }
+/* into = the larger of into and from. Returns which of the two it is equal to. */
+MK_WIDEST static uint32_t enlarge(uint32_t *restrict into, const uint32_t *restrict from, uint32_t count) {
+  uint32_t less_left = 0, less_right = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    less_left |= into[i] < from[i];
+    less_right |= from[i] < into[i];
+    into[i] = into[i] > from[i] ? into[i] : from[i];
+  }
+  return (less_left == 0 ? (uint32_t)OF_LEFT : 0) | (less_right == 0 ? (uint32_t)OF_RIGHT : 0);
+}
+
+mk_status mk_clocks_init(mk_clocks *clocks, uint32_t threads) {
+  *clocks = (mk_clocks){.threads = threads};
+  return mk_alloc(MK_JOINS, sizeof *clocks->joins, &clocks->joins);
+}
+
+void mk_clocks_free(mk_clocks *clocks) {
+  while (clocks->all != NULL) {
+    mk_times *next = clocks->all->next;
+    mk_free(clocks->all);
+    clocks->all = next;
+  }
+  mk_free(clocks->spare);
+  mk_free(clocks->joins);
+}
 
 static mk_status take(mk_clocks *clocks, mk_times **out) {
   if (clocks->spare_count != 0) {
@@ -32,9 +56,9 @@ static mk_status take(mk_clocks *clocks, mk_times **out) {
     MK_TRY(mk_grow(&clocks->spare, &clocks->spare_capacity, ++clocks->count, sizeof(mk_times *)));
   }
   (*out)->users = 1;
+  (*out)->own = false;
   (*out)->version = ++clocks->version;
-  (*out)->fed = (mk_seen){.times = NULL};
-  forget_sums(*out);
+  memset((*out)->parts, 0, sizeof(*out)->parts);
   return MK_OK;
 }
 
@@ -53,56 +77,95 @@ static void replace(mk_clocks *clocks, mk_times **old, mk_times *by) {
   *old = by;
 }
 
-void mk_clocks_free(mk_clocks *clocks) {
-  while (clocks->all != NULL) {
-    mk_times *next = clocks->all->next;
-    mk_free(clocks->all);
-    clocks->all = next;
-  }
-  mk_free(clocks->spare);
-}
-
-static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
-  mk_times *left = *into, *sum;
-  if (from == NULL || from == left) {
-    return MK_OK;
-  }
-  if (left == NULL) {
-    replace(clocks, into, from);
-    return MK_OK;
-  }
-  for (uint32_t i = 0; i < MK_SUMS; i++) {
-    if (mk_is_seen(left->sums[i].with, from) && mk_is_seen(left->sums[i].is, left->sums[i].is.times)) {
-      replace(clocks, into, left->sums[i].is.times);
-      return MK_OK;
+static bool has_part(const mk_times *times, const mk_times *part) {
+  for (uint32_t i = 0; i < MK_PARTS_KNOWN; i++) {
+    if (mk_is_seen(times->parts[i], part)) {
+      return true;
     }
   }
-  MK_TRY(take(clocks, &sum));
-  const uint32_t which = larger(sum->of, left->of, from->of, clocks->threads);
-  if (which != 0) {
-    drop(clocks, sum);
-    sum = (which & OF_LEFT) != 0 ? left : from;
-    sum->users++;
+  return false;
+}
+
+static void add_part(mk_times *times, mk_times *part) {
+  if (times != part && !has_part(times, part)) {
+    times->parts[times->turn++ % MK_PARTS_KNOWN] = mk_seen_now(part);
   }
-  left->sums[left->turn % MK_SUMS].with = mk_seen_now(from);
-  left->sums[left->turn++ % MK_SUMS].is = mk_seen_now(sum);
-  drop(clocks, left);
-  *into = sum;
+}
+
+static bool is_open(const mk_times *times) { return times->own && times->users == 1; }
+
+/* The join of two vectors of which nothing is known. */
+static mk_status compare(mk_clocks *clocks, mk_times **into, mk_times *from) {
+  mk_times *left = *into, *sum = left;
+  if (!is_open(left)) {
+    MK_TRY(take(clocks, &sum));
+  }
+  const uint32_t which =
+      sum == left ? enlarge(left->of, from->of, clocks->threads) : larger(sum->of, left->of, from->of, clocks->threads);
+  if ((which & OF_LEFT) != 0) {
+    if (sum != left) {
+      drop(clocks, sum);
+    }
+    add_part(left, from);
+  } else if ((which & OF_RIGHT) != 0) {
+    if (sum != left) {
+      drop(clocks, sum);
+      add_part(from, left);
+    }
+    replace(clocks, into, from);
+  } else if (sum == left) {
+    left->version = ++clocks->version;
+    add_part(left, from);
+  } else {
+    add_part(sum, left);
+    add_part(sum, from);
+    drop(clocks, left);
+    *into = sum;
+  }
   return MK_OK;
 }
 
-/* Makes *times an array that no other clock shares. */
+static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
+  mk_times *left = *into;
+  if (from == NULL || from == left) {
+    return MK_OK;
+  }
+  if (left == NULL || has_part(from, left)) {
+    replace(clocks, into, from);
+    return MK_OK;
+  }
+  if (has_part(left, from)) {
+    return MK_OK;
+  }
+  if (is_open(left)) {
+    return compare(clocks, into, from);
+  }
+  const uint64_t low = left->version < from->version ? left->version : from->version;
+  const uint64_t high = left->version ^ from->version ^ low;
+  mk_joined *joined = &clocks->joins[(low * 0x9e3779b97f4a7c15 + high * 0xc2b2ae3d27d4eb4f) >> 52];
+  _Static_assert(MK_JOINS == 1 << (64 - 52), "twelve bits choose among them");
+  if (joined->low == low && joined->high == high && mk_is_seen(joined->sum, joined->sum.times)) {
+    replace(clocks, into, joined->sum.times);
+    return MK_OK;
+  }
+  MK_TRY(compare(clocks, into, from));
+  *joined = (mk_joined){.low = low, .high = high, .sum = mk_seen_now(*into)};
+  return MK_OK;
+}
+
+/* Makes *times a vector that nobody else has, and that is about to be changed. */
 static mk_status make_own(mk_clocks *clocks, mk_times **times) {
   mk_times *old = *times, *copy;
-  if (old != NULL && old->users == 1) {
+  if (old != NULL && is_open(old)) {
     old->version = ++clocks->version;
-    forget_sums(old);
     return MK_OK;
   }
   MK_TRY(take(clocks, &copy));
+  copy->own = true;
   if (old != NULL) {
     memcpy(copy->of, old->of, clocks->threads * sizeof *copy->of);
-    copy->fed = mk_seen_now(old);
+    memcpy(copy->parts, old->parts, sizeof copy->parts);
+    add_part(copy, old);
   } else {
     memset(copy->of, 0, clocks->threads * sizeof *copy->of);
   }
@@ -111,52 +174,116 @@ static mk_status make_own(mk_clocks *clocks, mk_times **times) {
   return MK_OK;
 }
 
-void mk_clock_copy(mk_clocks *clocks, mk_clock *to, const mk_clock *from) {
+static void put(mk_times *times, uint32_t thread, uint32_t time) {
+  times->of[thread] = times->of[thread] > time ? times->of[thread] : time;
+}
+
+/* Adds one time: to the vector where it is nobody else's, else to the list, as long as that has room. */
+static mk_status add(mk_clocks *clocks, mk_known *known, uint32_t thread, uint32_t time) {
+  if (time == 0 || (known->shared != NULL && known->shared->of[thread] >= time)) {
+    return MK_OK;
+  }
+  const bool open = known->shared != NULL && is_open(known->shared);
+  for (uint32_t i = 0; i < known->count && !open; i++) {
+    if (known->later[i].thread == thread) {
+      known->later[i].time = known->later[i].time > time ? known->later[i].time : time;
+      return MK_OK;
+    }
+  }
+  if (!open && known->count < MK_LATER) {
+    known->later[known->count].thread = thread;
+    known->later[known->count++].time = time;
+    return MK_OK;
+  }
+  MK_TRY(make_own(clocks, &known->shared));
+  put(known->shared, thread, time);
+  for (uint32_t i = 0; i < known->count; i++) {
+    put(known->shared, known->later[i].thread, known->later[i].time);
+  }
+  known->count = 0;
+  return MK_OK;
+}
+
+/* Takes off the list what the vector knows by now. */
+static void shorten(mk_known *known) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < known->count; i++) {
+    if (known->shared->of[known->later[i].thread] < known->later[i].time) {
+      known->later[kept++] = known->later[i];
+    }
+  }
+  known->count = kept;
+}
+
+static mk_status learn(mk_clocks *clocks, mk_known *into, const mk_known *from) {
+  const mk_times *before = into->shared;
+  MK_TRY(join(clocks, &into->shared, from->shared));
+  if (into->count != 0 && into->shared != before) {
+    shorten(into);
+  }
+  for (uint32_t i = 0; i < from->count; i++) {
+    MK_TRY(add(clocks, into, from->later[i].thread, from->later[i].time));
+  }
+  return MK_OK;
+}
+
+void mk_known_copy(mk_clocks *clocks, mk_known *to, const mk_known *from) {
   replace(clocks, &to->shared, from->shared);
+  to->count = from->count;
+  memcpy(to->later, from->later, from->count * sizeof *from->later);
+}
+
+bool mk_clock_same(const mk_clock *a, const mk_clock *b) {
+  return a->known.shared == b->known.shared && a->known.count == b->known.count && a->lane == b->lane &&
+         memcmp(a->own, b->own, sizeof a->own) == 0 &&
+         memcmp(a->known.later, b->known.later, a->known.count * sizeof *a->known.later) == 0;
+}
+
+void mk_clock_copy(mk_clocks *clocks, mk_clock *to, const mk_clock *from) {
+  mk_known_copy(clocks, &to->known, &from->known);
   to->lane = from->lane;
   memcpy(to->own, from->own, sizeof to->own);
 }
 
-void mk_clock_drop(mk_clocks *clocks, mk_clock *clock) { replace(clocks, &clock->shared, NULL); }
+void mk_clock_drop(mk_clocks *clocks, mk_clock *clock) { mk_known_drop(clocks, &clock->known); }
 
 mk_status mk_clock_join(mk_clocks *clocks, mk_clock *into, const mk_clock *from) {
   for (uint32_t i = 0; i < 2; i++) {
     into->own[i] = into->own[i] > from->own[i] ? into->own[i] : from->own[i];
   }
-  return join(clocks, &into->shared, from->shared);
+  return learn(clocks, &into->known, &from->known);
 }
 
-mk_status mk_clock_join_view(mk_clocks *clocks, mk_clock *into, mk_times *view) {
-  return join(clocks, &into->shared, view);
+mk_status mk_clock_learn(mk_clocks *clocks, mk_clock *clock, const mk_known *known) {
+  return learn(clocks, &clock->known, known);
 }
 
 mk_status mk_clock_limit(mk_clocks *clocks, mk_clock *clock, uint32_t thread, uint32_t time) {
+  mk_known *known = &clock->known;
   uint32_t *own = &clock->own[thread % 2];
   *own = *own < time ? *own : time;
-  if (clock->shared != NULL && clock->shared->of[thread] > time) {
-    MK_TRY(make_own(clocks, &clock->shared));
-    clock->shared->of[thread] = time;
-    clock->shared->fed = (mk_seen){.times = NULL};
-  }
-  return MK_OK;
-}
-
-mk_status mk_view_feed(mk_clocks *clocks, mk_times **view, const mk_clock *from) {
-  if (from->shared != NULL && (*view == NULL || !mk_is_seen((*view)->fed, from->shared))) {
-    MK_TRY(join(clocks, view, from->shared));
-  }
-  const uint32_t first = 2 * from->lane;
-  if (*view == NULL || (*view)->of[first] < from->own[0] || (*view)->of[first + 1] < from->own[1]) {
-    MK_TRY(make_own(clocks, view));
-    for (uint32_t i = 0; i < 2; i++) {
-      uint32_t *known = &(*view)->of[first + i];
-      *known = *known > from->own[i] ? *known : from->own[i];
+  for (uint32_t i = 0; i < known->count; i++) {
+    if (known->later[i].thread == thread && known->later[i].time > time) {
+      known->later[i].time = time;
     }
   }
-  if (from->shared != NULL && *view != from->shared) {
-    (*view)->fed = mk_seen_now(from->shared);
+  if (known->shared != NULL && known->shared->of[thread] > time) {
+    MK_TRY(make_own(clocks, &known->shared));
+    known->shared->of[thread] = time;
+    memset(known->shared->parts, 0, sizeof known->shared->parts);
   }
   return MK_OK;
 }
 
-void mk_view_drop(mk_clocks *clocks, mk_times **view) { replace(clocks, view, NULL); }
+mk_status mk_known_feed(mk_clocks *clocks, mk_known *known, const mk_clock *from) {
+  MK_TRY(learn(clocks, known, &from->known));
+  for (uint32_t i = 0; i < 2; i++) {
+    MK_TRY(add(clocks, known, 2 * from->lane + i, from->own[i]));
+  }
+  return MK_OK;
+}
+
+void mk_known_drop(mk_clocks *clocks, mk_known *known) {
+  replace(clocks, &known->shared, NULL);
+  known->count = 0;
+}

@@ -1,28 +1,24 @@
-/* Of the verifier's run (run.h): who signals and who waits for each counter, and of release counters which signals have
- * arrived when a wait is over. */
+/* Of the verifier's run (run.h): who signals and who waits for each counter, of release counters which signals have
+ * arrived when a wait is over and what that proves, and rule E04 (counter overrun). */
 #include <stdlib.h>
 
 #include "vm/verify/run.h"
+#include "vm/verify/sort.h"
 
 uint32_t mk_finisher_of(const mk_verifier *v, uint32_t instruction) {
   return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
 }
 
-static int by_user(const void *a, const void *b) {
-  const mk_user *x = a, *y = b;
-  if (x->counter != y->counter) {
-    return x->counter < y->counter ? -1 : 1;
+/* By counter, thread and instruction, in whose order they come. */
+static mk_status sort_users(mk_user *users, size_t count) {
+  mk_keyed *keyed;
+  MK_TRY(mk_alloc(count, sizeof *keyed, &keyed));
+  for (uint32_t i = 0; i < count; i++) {
+    keyed[i] = (mk_keyed){.low = (uint64_t)users[i].counter << 32 | users[i].thread, .entry = i};
   }
-  if (x->thread != y->thread) {
-    return x->thread < y->thread ? -1 : 1;
-  }
-  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
-}
-
-static void sort_users(mk_user *users, size_t count) {
-  if (count != 0) {
-    qsort(users, count, sizeof *users, by_user);
-  }
+  const mk_status status = mk_sort_table(keyed, count, users, sizeof *users);
+  mk_free(keyed);
+  return status;
 }
 
 /* Makes the index of sorted users: where those of each counter begin. */
@@ -67,8 +63,8 @@ static mk_status collect_users(mk_run *run) {
           .counter = in->waits[k].counter, .thread = waiter, .instruction = i, .amount = in->waits[k].threshold};
     }
   }
-  sort_users(run->signals, run->signal_count);
-  sort_users(run->waits, run->wait_count);
+  MK_TRY(sort_users(run->signals, run->signal_count));
+  MK_TRY(sort_users(run->waits, run->wait_count));
   index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
   MK_TRY(index_last_users(run, run->signals, run->signal_count, &run->last_signals, &run->first_last_signal));
   return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
@@ -146,7 +142,103 @@ mk_status mk_collect_counters(mk_run *run) {
   return collect_barriers(run);
 }
 
-mk_barrier *mk_find_barrier(mk_run *run, uint32_t counter, uint32_t threshold) {
+static const mk_barrier *find_barrier(const mk_run *run, uint32_t counter, uint32_t threshold) {
   mk_barrier key = {.counter = counter, .threshold = threshold};
   return bsearch(&key, run->barriers, run->barrier_count, sizeof key, by_barrier);
+}
+
+mk_status mk_join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, mk_clock *hb, mk_thread *thread) {
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
+      continue;
+    }
+    const mk_views *views = &find_barrier(run, in->waits[k].counter, in->waits[k].threshold)->views[epoch];
+    if (thread != NULL && views->apart) {
+      part(run, thread);
+    }
+    MK_TRY(mk_clock_learn(&run->clocks, hb, &views->hb));
+    if (thread != NULL && thread->apart) {
+      MK_TRY(mk_clock_learn(&run->clocks, &thread->dep, views->apart ? &views->dep : &views->hb));
+      unite(run, thread);
+    }
+  }
+  return MK_OK;
+}
+
+static bool has_copies(const mk_verifier *v, uint32_t counter) {
+  return v->program->counters[counter].rank == MK_RANK_EACH && v->program->machine.ranks > 1;
+}
+
+/* Adds what a signal proves to the barriers that it feeds. Where the counter has copies, a thread that has waited on
+ * one copy knows that the signaller was done, but not that the signal has come to the other copies. */
+static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_thread *t) {
+  const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
+  mk_views *views = &b->views[epoch];
+  if (t->apart && !views->apart) {
+    mk_known_copy(&run->clocks, &views->dep, &views->hb);
+    views->apart = true;
+  }
+  set_time(t, thread, mk_time(done, has_copies(run->v, b->counter) ? MK_DONE : MK_SIGNALLED));
+  MK_TRY(mk_known_feed(&run->clocks, &views->hb, &t->hb));
+  MK_TRY(views->apart ? mk_known_feed(&run->clocks, &views->dep, dep_of(t)) : MK_OK);
+  set_time(t, thread, mk_time(done, MK_SIGNALLED));
+  return MK_OK;
+}
+
+mk_status mk_feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, mk_thread *thread) {
+  size_t low = 0, high = run->join_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (run->joins[middle].instruction < index) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  for (; low < run->join_count && run->joins[low].instruction == index; low++) {
+    MK_TRY(feed_barrier(run, &run->barriers[run->joins[low].barrier], index, epoch, thread));
+  }
+  return MK_OK;
+}
+
+/* E04: a signal of the next epoch must not help a wait of this one. Of a counter with copies each has to get the
+ * signals of this epoch first: that one copy has had one, which stamps may tell of, says nothing of the others; what
+ * comes after a later release of the same thread does. */
+mk_status mk_check_overrun(mk_run *run, uint32_t counter, uint32_t index, const mk_thread *thread) {
+  mk_verifier *v = run->v;
+  const mk_clock *dep = dep_of(thread);
+  uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
+  bool by_vector = dep->known.shared != NULL; /* whether that alone is enough: then it is for all who share it */
+  if (by_vector && mk_is_seen(run->waits_over[counter], dep->known.shared)) {
+    return MK_OK;
+  }
+  uint32_t end = run->first_last_wait[counter + 1];
+  for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
+    const mk_user *user = &run->last_waits[i];
+    const uint32_t entered = mk_time(mk_position_of(v, user->instruction), MK_ENTERED);
+    by_vector = by_vector && dep->known.shared->of[user->thread] >= entered;
+    if (mk_clock_at(dep, user->thread) < entered) {
+      wait = user->instruction;
+    }
+  }
+  if (wait == MK_NONE_INDEX) {
+    run->waits_over[counter] = by_vector ? mk_seen_now(dep->known.shared) : (mk_seen){.times = NULL};
+    return MK_OK;
+  }
+  end = run->first_last_signal[counter + 1];
+  const mk_clock *known = has_copies(v, counter) ? &thread->hb : dep;
+  for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
+    const mk_user *user = &run->last_signals[i];
+    if (mk_clock_at(known, user->thread) < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
+      signal = user->instruction;
+    }
+  }
+  if (signal == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  return mk_reject(
+      v, "E04", index,
+      "signals counter %s in the next epoch before the wait of %s in this one is over and before the signal of %s has "
+      "come, so that wait may end too early; order this instruction after either",
+      v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
 }

@@ -6,9 +6,8 @@
  *   listed.c, shares.c  instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
  *                       values.c: what values mean to their readers (S11, R05)
- *   runs.c              which runs a program needs, on as many threads as there are cores
- *   order.c             one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
- *                       counters.c, race.c and deadlock.c
+ *   order.c             a run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
+ *                       counters.c, stamps.c, race.c and deadlock.c
  * A later phase relies on what the earlier ones have proven.
  *
  * A mk_verifier belongs to one call of mk_verify; the tables are freed by mk_verify_free. */
@@ -29,10 +28,11 @@ static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return numbe
 
 /* What the phases about order know of an operand. */
 typedef struct mk_link {
-  /* Of a stamped read its group, of a stamped write its first entry in `writes`, of a plain or paged operand its first
-   * segment; MK_NONE_INDEX: the buffer is constant. */
+  /* Of a stamped read its group, of a stamped write its first entry in `writes`; of a plain or paged operand that is
+   * only read the span that its first row of tiles is, of others the first segment of that row; MK_NONE_INDEX: the
+   * buffer is constant. */
   uint32_t first;
-  uint32_t count; /* plain or paged: how many segments its first row of tiles has */
+  uint32_t count; /* plain or paged, and written: how many segments its row of tiles has */
 } mk_link;
 
 typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by key */
@@ -67,8 +67,11 @@ typedef struct mk_group { /* all stamped reads of one rectangle */
 } mk_group;
 
 /* Plain and paged buffers are cut at every end of an access. A segment is what lies between two neighbouring cuts:
- * cuts[i] to cuts[i + 1]. */
+ * cuts[i] to cuts[i + 1]. A span is a run of segments that something reads. */
 typedef uint64_t mk_cut;
+typedef struct mk_span {
+  uint32_t first, count;
+} mk_span;
 
 typedef struct mk_verifier {
   const mk_program *program;
@@ -89,6 +92,8 @@ typedef struct mk_verifier {
   mk_reader *readers;
   mk_cut *cuts;
   size_t cut_count;
+  mk_span *spans; /* by first segment, then by count; each is there once */
+  size_t span_count;
 } mk_verifier;
 
 /* Fills the report and the message "RULE: SM s position p #uid opcode: ..." and returns MK_ERR_REJECTED. `instruction`
@@ -114,7 +119,9 @@ mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const 
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */
 mk_status mk_verify_access(mk_verifier *v);
 /* The segments of row `row` of the tiles of an operand of a plain or paged buffer. */
-mk_link mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row);
+mk_span mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row);
+/* The number of a span that an operand reads. */
+uint32_t mk_span_of(const mk_verifier *v, mk_span span);
 mk_status mk_verify_order(mk_verifier *v);
 void mk_verify_free(mk_verifier *v);
 

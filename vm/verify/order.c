@@ -1,6 +1,6 @@
 /* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by deadlock.c), R02 for stamped words, E04
  * (counter overrun), and through race.c R01-R03 for all other words. Who signals and waits for which counter is
- * collected by counters.c, and which runs a program needs is decided by runs.c.
+ * collected by counters.c, what stamps prove by stamps.c.
  *
  * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes,
  * it gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its
@@ -12,7 +12,18 @@
 
 /* ---- Waiting and waking ---- */
 
-static void wake(mk_run *run, uint32_t *list, uint64_t value) {
+/* Instructions of lanes lie far apart in memory, and lanes take turns: what comes next is asked for in time. */
+static void fetch_ahead(const mk_verifier *v, size_t index) {
+  const char *in = (const char *)mk_at(v, index), *links = (const char *)&v->links[index * MK_MAX_OPERANDS];
+  for (size_t i = 0; i < sizeof(mk_instruction); i += 64) {
+    __builtin_prefetch(in + i);
+  }
+  for (size_t i = 0; i < MK_MAX_OPERANDS * sizeof(mk_link); i += 64) {
+    __builtin_prefetch(links + i);
+  }
+}
+
+void mk_wake(mk_run *run, uint32_t *list, uint64_t value) {
   uint32_t lane = *list;
   *list = MK_NONE_INDEX;
   while (lane != MK_NONE_INDEX) {
@@ -33,16 +44,12 @@ static void wake_waiters(mk_run *run, uint32_t counter) {
   if (run->values[counter] < run->least[counter]) {
     return;
   }
-  wake(run, &run->blocked[counter], run->values[counter]);
+  mk_wake(run, &run->blocked[counter], run->values[counter]);
   run->least[counter] = UINT64_MAX;
   for (uint32_t lane = run->blocked[counter]; lane != MK_NONE_INDEX; lane = run->lanes[lane].next_blocked) {
     const uint64_t need = run->lanes[lane].need;
     run->least[counter] = need < run->least[counter] ? need : run->least[counter];
   }
-}
-
-static mk_group_state *group_state(mk_run *run, uint32_t group, uint32_t epoch) {
-  return &run->groups[(size_t)group * MK_EPOCHS + epoch];
 }
 
 static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
@@ -82,275 +89,74 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
 
 /* ---- One instruction ---- */
 
-static bool has_copies(const mk_verifier *v, uint32_t counter) {
-  return v->program->counters[counter].rank == MK_RANK_EACH && v->program->machine.ranks > 1;
-}
-
-/* E04: a signal of the next epoch must not help a wait of this one. Of a counter with copies each has to get the
- * signals of this epoch first: that one copy has had one, which stamps may tell of, says nothing of the others; what
- * comes after a later release of the same thread does. */
-static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const mk_clock *hb, const mk_clock *dep) {
-  mk_verifier *v = run->v;
-  uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
-  bool by_vector = dep->shared != NULL; /* whether that alone is enough: then it is for all who share it */
-  if (by_vector && mk_is_seen(run->waits_over[counter], dep->shared)) {
-    return MK_OK;
-  }
-  uint32_t end = run->first_last_wait[counter + 1];
-  for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
-    const mk_user *user = &run->last_waits[i];
-    const uint32_t entered = mk_time(mk_position_of(v, user->instruction), MK_ENTERED);
-    by_vector = by_vector && dep->shared->of[user->thread] >= entered;
-    if (mk_clock_at(dep, user->thread) < entered) {
-      wait = user->instruction;
-    }
-  }
-  if (wait == MK_NONE_INDEX) {
-    run->waits_over[counter] = by_vector ? mk_seen_now(dep->shared) : (mk_seen){.times = NULL};
-    return MK_OK;
-  }
-  end = run->first_last_signal[counter + 1];
-  const mk_clock *known = has_copies(v, counter) ? hb : dep;
-  for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
-    const mk_user *user = &run->last_signals[i];
-    if (mk_clock_at(known, user->thread) < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
-      signal = user->instruction;
-    }
-  }
-  if (signal == MK_NONE_INDEX) {
-    return MK_OK;
-  }
-  return mk_reject(
-      v, "E04", index,
-      "signals counter %s in the next epoch before the wait of %s in this one is over and before the signal of %s has "
-      "come, so that wait may end too early; order this instruction after either",
-      v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
-}
-
-/* Adds to the clocks what the instruction's waits for release counters prove. dep: NULL where it is not asked for. */
-static mk_status join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
-  for (uint32_t k = 0; k < in->wait_count; k++) {
-    if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
-      continue;
-    }
-    const mk_barrier *b = mk_find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
-    MK_TRY(mk_clock_join_view(&run->clocks, hb, b->views[epoch][0]));
-    if (dep != NULL) {
-      MK_TRY(mk_clock_join_view(&run->clocks, dep, b->views[epoch][1]));
-    }
-  }
-  return MK_OK;
-}
-
-/* Adds what a signal proves to the barriers that it feeds. Where the counter has copies, a thread that has waited on
- * one copy knows that the signaller was done, but not that the signal has come to the other copies. */
-static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
-  const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
-  const mk_moment known = has_copies(run->v, b->counter) ? MK_DONE : MK_SIGNALLED;
-  mk_clock_set(hb, thread, mk_time(done, known));
-  mk_clock_set(dep, thread, mk_time(done, known));
-  MK_TRY(mk_view_feed(&run->clocks, &b->views[epoch][0], hb));
-  MK_TRY(mk_view_feed(&run->clocks, &b->views[epoch][1], dep));
-  mk_clock_set(hb, thread, mk_time(done, MK_SIGNALLED));
-  mk_clock_set(dep, thread, mk_time(done, MK_SIGNALLED));
-  return MK_OK;
-}
-
-static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
-  size_t low = 0, high = run->join_count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (run->joins[middle].instruction < index) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  for (; low < run->join_count && run->joins[low].instruction == index; low++) {
-    MK_TRY(feed_barrier(run, &run->barriers[run->joins[low].barrier], index, epoch, hb, dep));
-  }
-  return MK_OK;
-}
-
-/* Whether no line of the tile that it computes is active in this run. */
-static bool is_idle(const mk_run *run, uint32_t instruction) {
-  const uint32_t lines = run->active == MK_ALL_LINES ? MK_ALL_LINES : run->v->lines_of[instruction];
-  return lines != MK_ALL_LINES && lines != run->active;
-}
-
-/* Takes the stamps of a group in: the reader runs after the writers that it waits for at every position. */
-static mk_status read_stamps(mk_run *run, uint32_t group, uint32_t epoch, mk_clock *dep, bool idle) {
-  mk_group_state *state = group_state(run, group, epoch);
-  if (!idle) {
-    MK_TRY(mk_clock_join_view(&run->clocks, dep, state->view));
-  }
-  if (--state->reads == 0) {
-    mk_view_drop(&run->clocks, &state->view);
-  }
-  return MK_OK;
-}
-
-/* R02 for stamped words: all readers of the epoch before are over. */
-static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group, const mk_clock *dep) {
-  mk_verifier *v = run->v;
-  const mk_group *g = &v->groups[group];
-  mk_group_state *state = group_state(run, group, 0);
-  bool by_vector = dep->shared != NULL; /* whether that alone is enough: then it is for all who share it */
-  if (by_vector && mk_is_seen(state->passed, dep->shared)) {
-    v->report.conflicts += g->reader_count;
-    return MK_OK;
-  }
-  for (uint32_t r = g->first_reader; r < g->first_reader + g->reader_count; r++) {
-    const mk_reader *reader = &v->readers[r];
-    if (is_idle(run, reader->instruction)) {
-      continue;
-    }
-    v->report.conflicts++;
-    by_vector = by_vector && dep->shared->of[reader->thread] >= reader->index;
-    if (mk_clock_at(dep, reader->thread) < reader->index) {
-      return mk_reject(v, "R02", w->instruction,
-                       "%s: overwrites tile (%u, %u) of stamped buffer %s in the next epoch, and nothing orders that "
-                       "after %s, which "
-                       "reads it in this one; let this instruction depend on one that comes after that reader",
-                       mk_info(mk_at(v, w->instruction))->operands[w->slot].name, (uint32_t)(w->key >> 16 & 0xffff),
-                       (uint32_t)(w->key & 0xffff), v->program->buffers[w->key >> 32].name,
-                       mk_place_of(v, reader->instruction).text);
-    }
-  }
-  state->passed = by_vector ? mk_seen_now(dep->shared) : (mk_seen){.times = NULL};
-  return MK_OK;
-}
-
-/* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention
- * has no tokens. */
-static bool leaves_out(const mk_verifier *v, const mk_write *w) {
-  return mk_program_rows(v->program) > 1 &&
-         mk_info(mk_at(v, w->instruction))->operands[w->slot].content == MK_CONTENT_PARTS;
-}
-
-/* Whether it may publish words before it has read all inputs. */
-static bool streams(const mk_verifier *v, const mk_write *w) {
-  return leaves_out(v, w) || mk_info(mk_at(v, w->instruction))->streams;
-}
-
-/* Whether a machine may have done it within the instruction before it in its queue (rule S12), whose signals then come
- * later. */
-static bool may_be_fused(const mk_verifier *v, uint32_t index) {
-  return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
-}
-
-/* Sets the clock that a reader of the write's words gets. As a rule that is `dep`: all that came before the writer had
- * read its inputs. It is only what came before the writer began to read if the reader has seen some of the tiles alone
- * and the writer streams, since other tiles may be still to come, with the inputs that they are computed from; and also
- * if the writer leaves inputs out, but then with the writer itself being done. */
-static mk_status show_write(mk_run *run, const mk_write *w, bool whole, mk_times **view, const mk_clock *dep) {
-  bool fused = may_be_fused(run->v, w->instruction), less = leaves_out(run->v, w);
-  const mk_clock *known = !less && (whole || !streams(run->v, w)) ? dep : &run->entered;
-  mk_clock own = {.shared = NULL};
-  mk_status status = MK_OK;
-  if (fused || (whole && less)) {
-    uint32_t first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
-    uint32_t last = mk_time(run->lanes[first / 2].done - fused, whole ? MK_DONE : MK_ENTERED);
-    mk_clock_copy(&run->clocks, &own, known);
-    for (uint32_t thread = first; thread < first + 2 && status == MK_OK; thread++) {
-      if (less) { /* it is done all the same */
-        mk_clock_set(&own, thread, last);
-      }
-      status = mk_clock_limit(&run->clocks, &own, thread, last);
-    }
-    known = &own;
-  }
-  if (status == MK_OK) {
-    status = mk_view_feed(&run->clocks, view, known);
-  }
-  mk_clock_drop(&run->clocks, &own);
-  return status;
-}
-
-static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const mk_clock *dep) {
-  const bool idle = is_idle(run, w->instruction);
-  for (uint32_t t = w->first_group; t < w->first_group + w->group_count; t++) {
-    const mk_target *target = &run->v->targets[t];
-    mk_group_state *state = group_state(run, target->group, epoch);
-    if (epoch != 0 && !idle) { /* of what streams the first tile may go out before the last one's inputs are there */
-      MK_TRY(check_overwrite(run, w, target->group, streams(run->v, w) ? &run->entered : dep));
-    }
-    if (target->certain && !idle) {
-      MK_TRY(show_write(run, w, target->whole, &state->view, dep));
-    }
-    if (--state->writers == 0) {
-      wake(run, &state->blocked, UINT64_MAX);
-    }
-  }
-  return MK_OK;
-}
-
-/* Whether it is the loader that reads the operand. */
-static bool is_loaded(const mk_verifier *v, const mk_opcode_info *info, uint32_t slot) {
-  return info->operands[slot].role == MK_ROLE_LOADER ||
-         (mk_program_has_tiles(v->program) && mk_opcode_copies(info, slot));
-}
-
 /* Whether the loader makes the instruction's waits, too. Where all lines of the tile are idle it does not. */
 static bool loader_waits(const mk_run *run, uint32_t index) {
-  const mk_opcode_info *info = mk_info(mk_at(run->v, index));
-  bool waits = mk_opcode_loader_waits(info);
-  for (uint32_t slot = 0; slot < info->operand_count && !waits; slot++) {
-    waits = info->operands[slot].when == MK_WHEN_WAITS && is_loaded(run->v, info, slot);
+  return run->acts[mk_at(run->v, index)->opcode].loader_waits && !is_idle(run, index);
+}
+
+static mk_status access_operand(mk_run *run, uint32_t lane, uint32_t index, uint32_t slot, mk_actor *actor,
+                                bool writes) {
+  mk_verifier *v = run->v;
+  const mk_instruction *in = mk_at(v, index);
+  const uint32_t first = v->links[(size_t)index * MK_MAX_OPERANDS + slot].first;
+  if (first == MK_NONE_INDEX || mk_operand_empty(&in->operands[slot])) {
+    return MK_OK;
   }
-  return waits && !is_idle(run, index);
+  v->report.accesses++;
+  if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
+    mk_thread *known = &run->known[actor->thread];
+    return run->replays ? MK_OK
+           : writes     ? mk_write_stamps(run, &v->writes[first], actor->epoch, dep_of(known))
+                        : mk_read_stamps(run, first, actor->epoch, known, is_idle(run, index));
+  }
+  const mk_acts *acts = &run->acts[in->opcode];
+  /* Of an update the loader reads what was there. */
+  const bool loaded = (acts->loaded >> slot & 1) != 0 || (!writes && (acts->updates >> slot & 1) != 0);
+  actor->slot = slot;
+  actor->clock = loaded ? &run->loader_hb[lane] : &run->known[actor->thread].hb;
+  actor->is_known = run->replays && !loaded;
+  return is_idle(run, index) ? MK_OK
+         : writes            ? mk_shadow_write(v, &run->shadow, actor)
+                             : mk_shadow_read(v, &run->shadow, actor);
 }
 
 /* Makes the accesses of `role` that write, or those that read. */
 static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, mk_role role, bool writes) {
-  mk_verifier *v = run->v;
-  const mk_instruction *in = mk_at(v, index);
-  const mk_opcode_info *info = mk_info(in);
-  uint32_t thread = 2 * lane + (role == MK_ROLE_STORER);
-  const mk_clock *hb = &run->hb[thread];
-  mk_clock *dep = &run->dep[thread];
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    const mk_operand_info *o = &info->operands[slot];
-    mk_link link = v->links[(size_t)index * MK_MAX_OPERANDS + slot];
-    bool update = o->access == MK_ACCESS_UPDATE;
-    if (link.first == MK_NONE_INDEX || mk_operand_empty(&in->operands[slot]) || o->role != role ||
-        (writes ? o->access == MK_ACCESS_READ : o->access == MK_ACCESS_WRITE)) {
-      continue;
-    }
-    mk_actor actor = {.instruction = index,
-                      .slot = slot,
-                      .thread = thread,
-                      .time = mk_time(run->lanes[lane].done, MK_DONE),
-                      .clock = is_loaded(v, info, slot) ? &run->loader_hb[lane] : hb,
-                      .lines = run->active,
-                      .epoch = epoch};
-    v->report.accesses++;
-    if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
-      MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep)
-                    : read_stamps(run, link.first, epoch, dep, is_idle(run, index)));
-    } else if (is_idle(run, index)) {
-      continue;
-    } else if (writes) {
-      MK_TRY(mk_shadow_write(v, &run->shadow, &actor));
-    } else {
-      if (update) { /* the loader reads what was there */
-        actor.clock = &run->loader_hb[lane];
-      }
-      MK_TRY(mk_shadow_read(v, &run->shadow, &actor));
-    }
+  const mk_acts *acts = &run->acts[mk_at(run->v, index)->opcode];
+  mk_actor actor = {.instruction = index,
+                    .thread = 2 * lane + (role == MK_ROLE_STORER),
+                    .time = mk_time(run->lanes[lane].done, MK_DONE),
+                    .lines = run->active,
+                    .epoch = epoch};
+  for (uint32_t left = acts->slots[role][writes]; left != 0; left &= left - 1) {
+    MK_TRY(access_operand(run, lane, index, (uint32_t)__builtin_ctz(left), &actor, writes));
   }
   return MK_OK;
 }
 
-static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, mk_clock *hb,
-                            mk_clock *dep) {
+/* Fills in what an instruction of that opcode does. */
+static void list_acts(const mk_verifier *v, const mk_opcode_info *info, mk_acts *out) {
+  *out = (mk_acts){.loader_waits = mk_opcode_loader_waits(info)};
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *o = &info->operands[slot];
+    const uint16_t bit = (uint16_t)(1U << slot);
+    const bool loaded = o->role == MK_ROLE_LOADER || (mk_program_has_tiles(v->program) && mk_opcode_copies(info, slot));
+    out->slots[o->role][false] |= o->access != MK_ACCESS_WRITE ? bit : 0;
+    out->slots[o->role][true] |= o->access != MK_ACCESS_READ ? bit : 0;
+    out->loaded |= loaded ? bit : 0;
+    out->updates |= o->access == MK_ACCESS_UPDATE ? bit : 0;
+    out->loader_waits = out->loader_waits || (loaded && o->when == MK_WHEN_WAITS);
+  }
+}
+
+static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, mk_thread *thread) {
   if (in->signal_count != 0) {
-    MK_TRY(feed_barriers(run, index, epoch, hb, dep));
+    MK_TRY(mk_feed_barriers(run, index, epoch, thread));
   }
   for (uint32_t k = 0; k < in->signal_count; k++) {
     uint32_t c = in->signals[k].counter;
     if (epoch != 0) {
-      MK_TRY(check_overrun(run, c, index, hb, dep));
+      MK_TRY(mk_check_overrun(run, c, index, thread));
     }
     run->values[c] += in->signals[k].amount;
     wake_waiters(run, c);
@@ -362,15 +168,13 @@ static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t inde
 static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
   const mk_instruction *in = mk_at(run->v, index);
   const uint32_t consumer = 2 * lane, number = run->lanes[lane].done;
-  mk_clock *hb = &run->hb[consumer], *dep = &run->dep[consumer];
-  mk_clock_set(hb, consumer, mk_time(number, MK_ENTERED));
-  mk_clock_set(dep, consumer, mk_time(number, MK_ENTERED));
-  MK_TRY(join_waits(run, in, epoch, hb, dep));
-  mk_clock_copy(&run->clocks, &run->entered, dep);
-  mk_clock_set(hb, consumer, mk_time(number, MK_DONE));
-  mk_clock_set(dep, consumer, mk_time(number, MK_DONE));
+  mk_thread *known = &run->known[consumer];
+  set_time(known, consumer, mk_time(number, MK_ENTERED));
+  MK_TRY(mk_join_waits(run, in, epoch, &known->hb, known));
+  mk_clock_copy(&run->clocks, &run->entered, dep_of(known));
+  set_time(known, consumer, mk_time(number, MK_DONE));
   if (loader_waits(run, index)) {
-    MK_TRY(join_waits(run, in, epoch, &run->loader_hb[lane], NULL));
+    MK_TRY(mk_join_waits(run, in, epoch, &run->loader_hb[lane], NULL));
   }
   if (mk_opcode_loader_waits(mk_info(in))) {
     MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_LOADER, false));
@@ -378,34 +182,40 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
   if (mk_info(in)->state == MK_STATE_WRITE) {
-    mk_clock_copy(&run->clocks, &run->loader_hb[lane], hb);
+    mk_clock_copy(&run->clocks, &run->loader_hb[lane], &known->hb);
+    if (run->at_next != NULL) {
+      mk_clock_copy(&run->clocks, &run->at_next[MK_EPOCHS * lane + epoch], &known->hb);
+    }
   }
   return MK_OK;
 }
 
 /* The storer's part, up to its signals. */
 static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
-  const uint32_t consumer = 2 * lane, storer = consumer + 1;
-  mk_clock *hb = &run->hb[storer], *dep = &run->dep[storer];
-  MK_TRY(mk_clock_join(&run->clocks, &run->entered, dep));
-  MK_TRY(mk_clock_join(&run->clocks, hb, &run->hb[consumer]));
-  MK_TRY(mk_clock_join(&run->clocks, dep, &run->dep[consumer]));
-  mk_clock_set(hb, storer, mk_time(run->lanes[lane].done, MK_DONE));
-  mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_DONE));
+  const uint32_t storer = 2 * lane + 1;
+  mk_thread *known = &run->known[storer], *consumer = known - 1;
+  if (consumer->apart) {
+    part(run, known);
+  }
+  MK_TRY(mk_clock_join(&run->clocks, &known->hb, &consumer->hb));
+  if (known->apart) {
+    MK_TRY(mk_clock_join(&run->clocks, &known->dep, dep_of(consumer)));
+    unite(run, known);
+  }
+  set_time(known, storer, mk_time(run->lanes[lane].done, MK_DONE));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
   return access_as(run, lane, index, epoch, MK_ROLE_STORER, true);
 }
 
 static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
   const uint32_t thread = mk_finisher_of(run->v, index);
-  mk_clock *hb = &run->hb[thread], *dep = &run->dep[thread];
+  mk_thread *known = &run->known[thread];
   MK_TRY(consume(run, lane, index, epoch));
   if (thread != 2 * lane) {
     MK_TRY(store(run, lane, index, epoch));
   }
-  mk_clock_set(hb, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));
-  mk_clock_set(dep, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));
-  return signal_all(run, mk_at(run->v, index), index, epoch, hb, dep);
+  set_time(known, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));
+  return signal_all(run, mk_at(run->v, index), index, epoch, known);
 }
 
 static mk_status run_all(mk_run *run) {
@@ -418,24 +228,80 @@ static mk_status run_all(mk_run *run) {
       if (must_wait(run, lane, index, epoch)) {
         break;
       }
+      if (index + 1 < run->v->program->instruction_count) {
+        fetch_ahead(run->v, index + 1);
+      }
       MK_TRY(execute(run, lane, index, epoch));
       run->lanes[lane].done++;
+      if (run->order != NULL) {
+        run->order[MK_EPOCHS * (uint64_t)run->v->program->instruction_count - left] = lane;
+      }
       left--;
     }
   }
   return left == 0 ? MK_OK : mk_report_deadlock(run);
 }
 
+/* ---- Tiles of lines ---- */
+
+/* An instruction of a run that is replayed. One whose lines are idle does nothing. */
+static mk_status execute_again(mk_run *run, uint32_t lane) {
+  uint32_t index, epoch;
+  const mk_instruction *in = head_of(run, lane, &index, &epoch);
+  run->lanes[lane].done++;
+  if (is_idle(run, index)) {
+    return MK_OK;
+  }
+  run->lanes[lane].done--;
+  if (loader_waits(run, index)) {
+    MK_TRY(mk_join_waits(run, in, epoch, &run->loader_hb[lane], NULL));
+  }
+  if (mk_opcode_loader_waits(mk_info(in))) {
+    MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_LOADER, false));
+  }
+  for (mk_role role = MK_ROLE_CONSUMER; role <= MK_ROLE_STORER; role++) {
+    MK_TRY(access_as(run, lane, index, epoch, role, false));
+    MK_TRY(access_as(run, lane, index, epoch, role, true));
+  }
+  if (mk_info(in)->state == MK_STATE_WRITE) {
+    mk_clock_copy(&run->clocks, &run->loader_hb[lane], &run->at_next[MK_EPOCHS * lane + epoch]);
+  }
+  run->lanes[lane].done++;
+  return MK_OK;
+}
+
+/* Goes over a run in which DEP was HB once more, with one tile of lines whose rows are active, instead of all. Waits
+ * and signals are made all the same, so HB is what it was; and so is DEP, which is no more than in the run with all
+ * tiles and no less than HB. What differs is what loaders know, as they do not wait where their lines are idle, and
+ * which writes there are: of a chain in which each one is ordered after the one before, some are left out, so the rest
+ * is ordered, too, and a reader of it as well. It remains to see that what loaders read comes after the last write
+ * that there is, and that all that is read has been written. */
+static mk_status replay(mk_run *run, uint32_t active) {
+  const uint64_t count = MK_EPOCHS * (uint64_t)run->v->program->instruction_count;
+  run->active = active;
+  run->replays = true;
+  for (uint32_t lane = 0; lane < run->v->lanes; lane++) {
+    run->lanes[lane].done = 0;
+    mk_clock_drop(&run->clocks, &run->loader_hb[lane]);
+    memset(run->loader_hb[lane].own, 0, sizeof run->loader_hb[lane].own);
+  }
+  mk_shadow_free(&run->shadow);
+  MK_TRY(mk_shadow_init(run->v, &run->shadow));
+  for (uint64_t i = 0; i < count; i++) {
+    MK_TRY(execute_again(run, run->order[i]));
+  }
+  return MK_OK;
+}
+
 static mk_status init(mk_run *run) {
   mk_verifier *v = run->v;
   const mk_program *p = v->program;
   size_t n = run->threads;
-  run->clocks.threads = run->threads;
-  MK_TRY(mk_alloc(n, sizeof *run->hb, &run->hb));
-  MK_TRY(mk_alloc(n, sizeof *run->dep, &run->dep));
+  MK_TRY(mk_clocks_init(&run->clocks, run->threads));
+  MK_TRY(mk_alloc(n, sizeof *run->known, &run->known));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->loader_hb, &run->loader_hb));
   for (uint32_t thread = 0; thread < n; thread++) {
-    run->hb[thread].lane = run->dep[thread].lane = run->loader_hb[thread / 2].lane = thread / 2;
+    run->known[thread].hb.lane = run->known[thread].dep.lane = run->loader_hb[thread / 2].lane = thread / 2;
   }
   MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
@@ -445,6 +311,11 @@ static mk_status init(mk_run *run) {
   MK_TRY(mk_alloc(p->counter_count, sizeof *run->blocked, &run->blocked));
   MK_TRY(mk_alloc(v->group_count * MK_EPOCHS, sizeof *run->groups, &run->groups));
   MK_TRY(mk_shadow_init(v, &run->shadow));
+  for (uint32_t opcode = 0; opcode < sizeof run->acts / sizeof *run->acts; opcode++) {
+    if (mk_opcode_lookup(opcode) != NULL) {
+      list_acts(v, mk_opcode_lookup(opcode), &run->acts[opcode]);
+    }
+  }
   for (uint32_t q = 0; q < p->queue_count; q++) {
     if (p->queues[q].count != 0) {
       run->lanes[v->lane_of[q]].queue = q;
@@ -466,8 +337,9 @@ static mk_status init(mk_run *run) {
 
 static void free_run(mk_run *run) {
   mk_clocks_free(&run->clocks);
-  mk_free(run->hb);
-  mk_free(run->dep);
+  mk_free(run->known);
+  mk_free(run->order);
+  mk_free(run->at_next);
   mk_free(run->loader_hb);
   mk_free(run->lanes);
   mk_free(run->ready);
@@ -493,6 +365,32 @@ mk_status mk_run_in_order(mk_verifier *v, uint32_t active) {
   mk_status status = init(&run);
   if (status == MK_OK) {
     status = run_all(&run);
+  }
+  free_run(&run);
+  return status;
+}
+
+static mk_status keep_order(mk_run *run) {
+  MK_TRY(mk_alloc(MK_EPOCHS * (size_t)run->v->program->instruction_count, sizeof *run->order, &run->order));
+  return mk_alloc(MK_EPOCHS * (size_t)run->v->lanes, sizeof *run->at_next, &run->at_next);
+}
+
+/* One run with all lines, which is the most that anybody waits for. Of several tiles of lines some may have no active
+ * line in a step, and then nothing follows from what their instructions would have waited for: so what is done to the
+ * lines of a tile has to be ordered where no other tile has any, too, and so do counters. With more tiles there are
+ * more edges, and never fewer. */
+mk_status mk_verify_order(mk_verifier *v) {
+  const uint32_t rows = mk_program_rows(v->program), tiles = rows / mk_line_tile(rows);
+  mk_run run = {.v = v, .threads = 2 * v->lanes, .active = MK_ALL_LINES};
+  mk_status status = init(&run);
+  if (status == MK_OK && tiles > 1) {
+    status = keep_order(&run);
+  }
+  if (status == MK_OK) {
+    status = run_all(&run);
+  }
+  for (uint32_t tile = 0; tile < tiles && tiles > 1 && status == MK_OK; tile++) {
+    status = run.parted ? mk_run_in_order(v, tile) : replay(&run, tile);
   }
   free_run(&run);
   return status;

@@ -2,22 +2,39 @@
  * segment. See race.h; rules R01 (read after write), R02 (write after read), R03 (write after write). */
 #include "vm/verify/race.h"
 
+#include <stdlib.h>
+
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {
-  *shadow = (mk_shadow){.count = v->cut_count};
-  return mk_alloc(v->cut_count, sizeof *shadow->segments, &shadow->segments);
+  *shadow = (mk_shadow){.count = v->cut_count, .span_count = v->span_count};
+  MK_TRY(mk_alloc(v->cut_count, sizeof *shadow->segments, &shadow->segments));
+  MK_TRY(mk_alloc(v->cut_count, sizeof *shadow->written_by, &shadow->written_by));
+  MK_TRY(mk_alloc(v->span_count, sizeof *shadow->spans, &shadow->spans));
+  uint32_t span = 0;
+  for (size_t i = 0; i < v->cut_count; i++) {
+    const bool begins = i == 0 || v->cuts[i] >> 16 != v->cuts[i - 1] >> 16;
+    while (begins && span < v->span_count && v->spans[span].first < i) {
+      span++;
+    }
+    shadow->segments[i].row_spans = span;
+  }
+  return MK_OK;
 }
 
 void mk_shadow_free(mk_shadow *shadow) {
   for (size_t i = 0; shadow->segments != NULL && i < shadow->count; i++) {
     mk_team_past *team = shadow->segments[i].team;
-    mk_free(shadow->segments[i].readers.list);
     if (team != NULL) {
       mk_free(team->shares.list);
       mk_free(team->before.list);
       mk_free(team);
     }
   }
+  for (size_t i = 0; shadow->spans != NULL && i < shadow->span_count; i++) {
+    mk_free(shadow->spans[i].readers.list);
+  }
   mk_free(shadow->segments);
+  mk_free(shadow->written_by);
+  mk_free(shadow->spans);
 }
 
 static const char *field(const mk_verifier *v, const mk_actor *actor) {
@@ -36,7 +53,7 @@ static mk_status race(mk_verifier *v, const char *rule, const mk_actor *actor, s
 }
 
 static bool ordered(const mk_actor *actor, const mk_past *past) {
-  return mk_clock_at(actor->clock, past->thread) >= past->time;
+  return actor->is_known || mk_clock_at(actor->clock, past->thread) >= past->time;
 }
 
 static mk_past past_of(const mk_actor *actor) {
@@ -53,14 +70,42 @@ static mk_status add_past(mk_pasts *pasts, mk_past past) {
   return MK_OK;
 }
 
-static mk_status note_read(mk_segment *segment, const mk_actor *actor) {
-  for (uint32_t r = 0; r < segment->readers.count; r++) {
-    if (segment->readers.list[r].thread == actor->thread) {
-      segment->readers.list[r] = past_of(actor);
-      return MK_OK;
+static int by_thread(const void *a, const void *b) {
+  const mk_past *x = a, *y = b;
+  if (x->thread != y->thread) {
+    return x->thread < y->thread ? -1 : 1;
+  }
+  return x->time < y->time ? -1 : x->time > y->time;
+}
+
+/* Keeps the last access of each thread. */
+static void keep_last(mk_pasts *pasts) {
+  uint32_t kept = 0;
+  qsort(pasts->list, pasts->count, sizeof *pasts->list, by_thread);
+  for (uint32_t i = 0; i < pasts->count; i++) {
+    if (i + 1 == pasts->count || pasts->list[i + 1].thread != pasts->list[i].thread) {
+      pasts->list[kept++] = pasts->list[i];
     }
   }
-  return add_past(&segment->readers, past_of(actor));
+  pasts->count = kept;
+}
+
+/* Looks for earlier reads of the thread only where the list is full, and lets it grow where most of it is last reads:
+ * so a read costs the same however many have read. */
+static mk_status note_read(mk_span_past *span, const mk_actor *actor) {
+  enum { FEW = 8 };
+  mk_pasts *readers = &span->readers;
+  span->after_readers = (mk_seen){.times = NULL};
+  if (readers->count != 0 && readers->list[readers->count - 1].thread == actor->thread) {
+    readers->count--;
+  } else if (readers->count == readers->capacity && readers->count >= FEW) {
+    keep_last(readers);
+    if (readers->count > readers->capacity / 2) {
+      MK_TRY(mk_realloc(2 * readers->capacity, sizeof *readers->list, &readers->list));
+      readers->capacity *= 2;
+    }
+  }
+  return add_past(readers, past_of(actor));
 }
 
 /* The first of these accesses that the actor is not ordered after; NULL: there is none. */
@@ -86,10 +131,10 @@ static const mk_past *unordered_writer(mk_verifier *v, const mk_actor *actor, co
 }
 
 /* P04: a tile of a buffer that is dealt to ranks is one rank's. */
-static mk_status claim_segment(mk_verifier *v, const mk_actor *actor, mk_segment *segment, size_t number) {
-  const mk_buffer *b = &v->program->buffers[v->cuts[number] >> 32];
+static mk_status claim_segment(mk_verifier *v, const mk_actor *actor, const mk_buffer *b, mk_segment *segment,
+                               size_t number) {
   const uint32_t rank = mk_queue_rank(v->program, v->queue_of[actor->instruction]);
-  if (b->rank != MK_RANK_DEALT || segment->rank == rank + 1) {
+  if (segment->rank == rank + 1) {
     return MK_OK;
   }
   if (segment->rank != 0) {
@@ -103,11 +148,18 @@ static mk_status claim_segment(mk_verifier *v, const mk_actor *actor, mk_segment
   return MK_OK;
 }
 
-static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
-  for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
+/* Whether the vector that the actor shares is enough to come after the segment's last writer. */
+static bool known_by_vector(const mk_actor *actor, const mk_segment *segment) {
+  const mk_times *shared = actor->clock->known.shared;
+  return shared != NULL && !is_of_team(segment) && segment->written &&
+         shared->of[segment->writer.thread] >= segment->writer.time;
+}
+
+static mk_status check_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, const mk_buffer *b,
+                                mk_span span, bool *by_vector) {
+  for (size_t i = span.first; i < (size_t)span.first + span.count; i++) {
     mk_segment *segment = &shadow->segments[i];
-    const mk_buffer *b = &v->program->buffers[v->cuts[i] >> 32];
-    MK_TRY(claim_segment(v, actor, segment, i));
+    MK_TRY(b->rank == MK_RANK_DEALT ? claim_segment(v, actor, b, segment, i) : MK_OK);
     if (!segment->written && b->kind != MK_KIND_KV) {
       return mk_reject(v, "R01", actor->instruction,
                        "%s: reads tile (%u, %u) of buffer %s, and no write of the same step is ordered before that",
@@ -118,29 +170,61 @@ static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor
     if (writer != NULL) {
       return race(v, "R01", actor, i, "reads", writer->instruction, "writes");
     }
-    /* In a run in which one tile of lines has active rows, HB and the reads are those of the run with all tiles, but
-     * for reads that are left out: so R02 has been checked in that one. */
-    MK_TRY(actor->lines == MK_ALL_LINES ? note_read(segment, actor) : MK_OK);
+    *by_vector = *by_vector && known_by_vector(actor, segment);
   }
   return MK_OK;
 }
 
+static bool rewritten(const mk_shadow *shadow, mk_span span, uint64_t since) {
+  uint64_t last = 0;
+  for (size_t i = span.first; i < (size_t)span.first + span.count; i++) {
+    last = shadow->written_by[i] > last ? shadow->written_by[i] : last;
+  }
+  return last > since;
+}
+
+static mk_status read_span(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, const mk_buffer *b,
+                           uint32_t number) {
+  const mk_span span = v->spans[number];
+  mk_span_past *past = &shadow->spans[number];
+  const uint32_t rank = 1 + mk_queue_rank(v->program, v->queue_of[actor->instruction]);
+  const bool claimed = b->rank != MK_RANK_DEALT || past->rank == rank;
+  const bool known = actor->is_known ? past->written
+                                     : mk_is_seen(past->after_writers, actor->clock->known.shared) &&
+                                           !rewritten(shadow, span, past->checked);
+  if (!claimed || !known) {
+    bool by_vector = !actor->is_known;
+    MK_TRY(check_segments(v, shadow, actor, b, span, &by_vector));
+    past->written = true;
+    past->rank = rank;
+    past->checked = shadow->writes;
+    past->after_writers = by_vector ? mk_seen_now(actor->clock->known.shared) : (mk_seen){.times = NULL};
+  } else {
+    v->report.conflicts += span.count;
+  }
+  /* In a run in which one tile of lines has active rows, HB and the reads are those of the run with all tiles, but
+   * for reads that are left out: so R02 has been checked in that one. */
+  return actor->lines == MK_ALL_LINES ? note_read(past, actor) : MK_OK;
+}
+
 mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
-  const mk_operand *o = &mk_at(v, actor->instruction)->operands[actor->slot];
+  const mk_instruction *in = mk_at(v, actor->instruction);
+  const mk_operand *o = &in->operands[actor->slot];
   const mk_buffer *b = &v->program->buffers[o->buffer];
-  mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+  const bool linked = mk_info(in)->operands[actor->slot].access == MK_ACCESS_READ;
+  const uint32_t first = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot].first;
   for (uint32_t r = 0; r < o->rows; r++) {
     const uint32_t lines = mk_row_tile_lines(v->program, v->lines_of[actor->instruction], b, o->row + r);
     if (lines != MK_ALL_LINES && actor->lines != MK_ALL_LINES && lines != actor->lines) {
       continue;
     }
-    MK_TRY(read_segments(v, shadow, actor, r == 0 ? link : mk_segments_of(v, o, r)));
+    MK_TRY(read_span(v, shadow, actor, b, r == 0 && linked ? first : mk_span_of(v, mk_segments_of(v, o, r))));
   }
   return MK_OK;
 }
 
 /* Called for every share of a team. With the first one in a step, the writes so far become those that all shares of the
- * team have to come after. Readers stay listed, since later writers have to come after them, too. */
+ * team have to come after. */
 static mk_status begin_team(mk_segment *segment, uint32_t team, uint32_t epoch) {
   MK_TRY(segment->team != NULL ? MK_OK : mk_alloc(1, sizeof *segment->team, &segment->team));
   mk_team_past *past = segment->team;
@@ -167,30 +251,55 @@ static mk_status note_write(mk_segment *segment, const mk_actor *actor, uint32_t
     return add_past(&segment->team->shares, past_of(actor));
   }
   segment->writer = past_of(actor);
-  segment->readers.count = 0;
   if (segment->team != NULL) {
     segment->team->team = 0;
   }
   return MK_OK;
 }
 
+/* R02: the actor comes after all who have read of these segments. */
+static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
+  mk_times *shared = actor->clock->known.shared;
+  const size_t end = (size_t)link.first + link.count;
+  for (size_t s = shadow->segments[link.first].row_spans; s < v->span_count && v->spans[s].first < end; s++) {
+    mk_span_past *past = &shadow->spans[s];
+    if (v->spans[s].first + (size_t)v->spans[s].count <= link.first || past->readers.count == 0) {
+      continue;
+    }
+    if (mk_is_seen(past->after_readers, shared)) {
+      v->report.conflicts += past->readers.count;
+      continue;
+    }
+    const mk_past *reader = find_unordered(v, actor, &past->readers);
+    if (reader != NULL) {
+      const size_t both = v->spans[s].first > link.first ? v->spans[s].first : link.first;
+      return race(v, "R02", actor, both, "writes", reader->instruction, "reads");
+    }
+    bool by_vector = shared != NULL;
+    for (uint32_t i = 0; i < past->readers.count && by_vector; i++) {
+      by_vector = shared->of[past->readers.list[i].thread] >= past->readers.list[i].time;
+    }
+    past->after_readers = by_vector ? mk_seen_now(shared) : (mk_seen){.times = NULL};
+  }
+  return MK_OK;
+}
+
 mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
+  const mk_buffer *b = &v->program->buffers[mk_at(v, actor->instruction)->operands[actor->slot].buffer];
   const mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
   const uint32_t team = v->team_of[actor->instruction];
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
-    MK_TRY(claim_segment(v, actor, segment, i));
+    MK_TRY(b->rank == MK_RANK_DEALT ? claim_segment(v, actor, b, segment, i) : MK_OK);
     MK_TRY(team != 0 ? begin_team(segment, team, actor->epoch) : MK_OK);
     const mk_past *writer =
         team != 0 ? find_unordered(v, actor, &segment->team->before) : unordered_writer(v, actor, segment);
     if (writer != NULL) {
       return race(v, "R03", actor, i, "writes", writer->instruction, "writes");
     }
-    const mk_past *reader = find_unordered(v, actor, &segment->readers);
-    if (reader != NULL) {
-      return race(v, "R02", actor, i, "writes", reader->instruction, "reads");
-    }
     MK_TRY(note_write(segment, actor, team));
+    shadow->written_by[i] = shadow->writes + 1;
   }
-  return MK_OK;
+  shadow->writes++;
+  return check_readers(v, shadow, actor, link);
 }

@@ -33,22 +33,38 @@ typedef struct mk_team_past { /* past writes to words that the shares of a team 
 typedef struct mk_segment {
   bool written;
   uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all instructions that touch it; 0: none has */
+  uint32_t row_spans; /* the first span of its row of tiles, or of a later one */
   mk_past writer;     /* the last write, where that was by no team */
-  mk_pasts readers;   /* the last read of each thread since then; where a team wrote, earlier reads, too */
   mk_team_past *team; /* NULL: no team has written here */
 } mk_segment;
+
+/* What is remembered of a span. Many read the same one, and mostly they know the same: so it is remembered, too, which
+ * vector was enough to come after all writers, and which one to come after all readers. */
+typedef struct mk_span_past {
+  /* At least the last read of each thread. Those that came before a write to a segment are over where that write is, so
+   * that the next writer, which comes after it, comes after them. */
+  mk_pasts readers;
+  mk_seen after_writers, after_readers;
+  uint64_t checked; /* writes of the shadow when after_writers was */
+  bool written;     /* all of it has been */
+  uint32_t rank;    /* as of its segments */
+} mk_span_past;
 
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
   uint32_t thread, time; /* when it is made: later accesses ask whether their clocks have come so far */
   const mk_clock *clock;
+  bool is_known;  /* it is known to come after all writes so far */
   uint32_t lines; /* the one tile of lines that has active rows; MK_ALL_LINES: all tiles have */
   uint32_t epoch;
 } mk_actor;
 
 typedef struct mk_shadow {
   mk_segment *segments;
-  size_t count;
+  uint64_t *written_by; /* segment: the number of its last write */
+  uint64_t writes;
+  mk_span_past *spans;
+  size_t count, span_count;
 } mk_shadow;
 
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow);

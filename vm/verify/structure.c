@@ -1,11 +1,11 @@
 /* Phase 1: the program's tables but for buffers (buffers.c), and each instruction by itself. Rules S01, S03-S08, B01,
  * P01-P04, E01-E03, E05. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "vm/program/strips.h"
 #include "vm/verify/internal.h"
+#include "vm/verify/sort.h"
 
 enum {
   MAX_POSITION = 1 << 30,
@@ -94,29 +94,23 @@ static mk_status check_queues(mk_verifier *v) {
   return MK_OK;
 }
 
-static int by_value(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 static mk_status check_uids(mk_verifier *v) {
   size_t count = v->program->instruction_count;
-  uint64_t *keys;
-  MK_TRY(mk_alloc(count, sizeof *keys, &keys));
-  for (size_t i = 0; i < count; i++) {
-    keys[i] = (uint64_t)mk_at(v, i)->uid << 32 | i;
+  mk_keyed *uids;
+  MK_TRY(mk_alloc(count, sizeof *uids, &uids));
+  for (uint32_t i = 0; i < count; i++) {
+    uids[i] = (mk_keyed){.low = mk_at(v, i)->uid, .entry = i};
   }
-  qsort(keys, count, sizeof *keys, by_value);
-  mk_status status = MK_OK;
+  mk_status status = mk_sort_keyed(uids, count);
   for (size_t i = 0; i < count && status == MK_OK; i++) {
-    if (keys[i] >> 32 == 0) {
-      status = mk_reject(v, "S05", (uint32_t)keys[i], "uid is 0, which stands for none; uids begin at 1");
-    } else if (i != 0 && keys[i] >> 32 == keys[i - 1] >> 32) {
-      status = mk_reject(v, "S05", (uint32_t)keys[i], "uid %u is also that of %s; uids are unique",
-                         (uint32_t)(keys[i] >> 32), mk_place_of(v, (uint32_t)keys[i - 1]).text);
+    if (uids[i].low == 0) {
+      status = mk_reject(v, "S05", uids[i].entry, "uid is 0, which stands for none; uids begin at 1");
+    } else if (i != 0 && uids[i].low == uids[i - 1].low) {
+      status = mk_reject(v, "S05", uids[i].entry, "uid %u is also that of %s; uids are unique", (uint32_t)uids[i].low,
+                         mk_place_of(v, uids[i - 1].entry).text);
     }
   }
-  mk_free(keys);
+  mk_free(uids);
   return status;
 }
 
