@@ -5,7 +5,7 @@
  * last line stands, which is what the compiler warns of. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
-static const mk_opcode_info opcodes[MK_OP_COUNT] = {
+const mk_opcode_info mk_opcode_table[MK_OP_COUNT] = {
 #define OF(NAME) [MK_OP_##NAME]
 #define SLOT(NAME, field) OF(NAME).operands[MK_SLOT_##NAME##_##field]
 #define MK_OPCODE(NAME, text, use, line) \
@@ -34,10 +34,6 @@ static const mk_opcode_info opcodes[MK_OP_COUNT] = {
 #include "vm/program/opcodes.def"
 };
 #pragma GCC diagnostic pop
-
-const mk_opcode_info *mk_opcode_lookup(uint32_t opcode) {
-  return opcode > MK_OP_NONE && opcode < MK_OP_COUNT ? &opcodes[opcode] : NULL;
-}
 
 static const char *pick(const char *const *names, uint32_t count, uint32_t index) {
   return index < count ? names[index] : "?";

@@ -390,8 +390,11 @@ typedef struct mk_opcode_info {
   mk_param_info params[MK_MAX_PARAMS];
 } mk_opcode_info;
 
+extern const mk_opcode_info mk_opcode_table[MK_OP_COUNT];
 /* NULL when `opcode` is not one. */
-const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
+static inline const mk_opcode_info *mk_opcode_lookup(uint32_t opcode) {
+  return opcode > MK_OP_NONE && opcode < MK_OP_COUNT ? &mk_opcode_table[opcode] : NULL;
+}
 /* Whether its loader needs the step state: it reads a cache, as far as the positions of the step's rows say. */
 bool mk_opcode_loads_state(const mk_opcode_info *info);
 /* Whether its loader waits for the instruction's counters: it reads what others write in this step. */

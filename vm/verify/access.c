@@ -346,7 +346,10 @@ static mk_status keep_spans(mk_verifier *v, mk_keyed *spans, size_t count) {
   MK_TRY(mk_alloc(count, sizeof *v->spans, &v->spans));
   for (size_t i = 0; i < count; i++) {
     if (i == 0 || spans[i].low != spans[i - 1].low) {
-      v->spans[v->span_count++] = (mk_span){.first = (uint32_t)(spans[i].low >> 32), .count = (uint32_t)spans[i].low};
+      mk_span *span = &v->spans[v->span_count++];
+      *span = (mk_span){.first = (uint32_t)(spans[i].low >> 32), .count = (uint32_t)spans[i].low};
+      span->reach = span->first + span->count;
+      span->reach = span != v->spans && span[-1].reach > span->reach ? span[-1].reach : span->reach;
     }
   }
   return MK_OK;

@@ -209,7 +209,7 @@ mk_status mk_check_overrun(mk_run *run, uint32_t counter, uint32_t index, const 
   const mk_clock *dep = dep_of(thread);
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
   bool by_vector = dep->known.shared != NULL; /* whether that alone is enough: then it is for all who share it */
-  if (by_vector && mk_is_seen(run->waits_over[counter], dep->known.shared)) {
+  if (by_vector && mk_holds(dep->known.shared, run->waits_over[counter])) {
     return MK_OK;
   }
   uint32_t end = run->first_last_wait[counter + 1];

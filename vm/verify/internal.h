@@ -71,6 +71,7 @@ typedef struct mk_group { /* all stamped reads of one rectangle */
 typedef uint64_t mk_cut;
 typedef struct mk_span {
   uint32_t first, count;
+  uint32_t reach; /* of the spans up to this one the end of the one that goes furthest */
 } mk_span;
 
 typedef struct mk_verifier {

@@ -8,16 +8,7 @@ mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {
   *shadow = (mk_shadow){.count = v->cut_count, .span_count = v->span_count};
   MK_TRY(mk_alloc(v->cut_count, sizeof *shadow->segments, &shadow->segments));
   MK_TRY(mk_alloc(v->cut_count, sizeof *shadow->written_by, &shadow->written_by));
-  MK_TRY(mk_alloc(v->span_count, sizeof *shadow->spans, &shadow->spans));
-  uint32_t span = 0;
-  for (size_t i = 0; i < v->cut_count; i++) {
-    const bool begins = i == 0 || v->cuts[i] >> 16 != v->cuts[i - 1] >> 16;
-    while (begins && span < v->span_count && v->spans[span].first < i) {
-      span++;
-    }
-    shadow->segments[i].row_spans = span;
-  }
-  return MK_OK;
+  return mk_alloc(v->span_count, sizeof *shadow->spans, &shadow->spans);
 }
 
 void mk_shadow_free(mk_shadow *shadow) {
@@ -190,7 +181,7 @@ static mk_status read_span(mk_verifier *v, mk_shadow *shadow, const mk_actor *ac
   const uint32_t rank = 1 + mk_queue_rank(v->program, v->queue_of[actor->instruction]);
   const bool claimed = b->rank != MK_RANK_DEALT || past->rank == rank;
   const bool known = actor->is_known ? past->written
-                                     : mk_is_seen(past->after_writers, actor->clock->known.shared) &&
+                                     : mk_holds(actor->clock->known.shared, past->after_writers) &&
                                            !rewritten(shadow, span, past->checked);
   if (!claimed || !known) {
     bool by_vector = !actor->is_known;
@@ -257,16 +248,50 @@ static mk_status note_write(mk_segment *segment, const mk_actor *actor, uint32_t
   return MK_OK;
 }
 
+/* The first span that may reach beyond the start of that segment. */
+static size_t span_beyond(const mk_verifier *v, size_t segment) {
+  size_t low = 0, high = v->span_count;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (v->spans[middle].reach <= segment) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+static bool comes_after(const mk_times *times, const mk_pasts *pasts) {
+  for (uint32_t i = 0; i < pasts->count; i++) {
+    if (times->of[pasts->list[i].thread] < pasts->list[i].time) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* A vector that is enough to come after all of these: a part of `times` where one is, as more clocks hold that. */
+static mk_seen enough(mk_times *times, const mk_pasts *pasts) {
+  for (uint32_t i = 0; times != NULL && i < MK_PARTS_KNOWN; i++) {
+    const mk_seen part = times->parts[i];
+    if (mk_is_seen(part, part.times) && comes_after(part.times, pasts)) {
+      return part;
+    }
+  }
+  return times != NULL && comes_after(times, pasts) ? mk_seen_now(times) : (mk_seen){.times = NULL};
+}
+
 /* R02: the actor comes after all who have read of these segments. */
 static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
   mk_times *shared = actor->clock->known.shared;
   const size_t end = (size_t)link.first + link.count;
-  for (size_t s = shadow->segments[link.first].row_spans; s < v->span_count && v->spans[s].first < end; s++) {
+  for (size_t s = span_beyond(v, link.first); s < v->span_count && v->spans[s].first < end; s++) {
     mk_span_past *past = &shadow->spans[s];
     if (v->spans[s].first + (size_t)v->spans[s].count <= link.first || past->readers.count == 0) {
       continue;
     }
-    if (mk_is_seen(past->after_readers, shared)) {
+    if (mk_holds(shared, past->after_readers)) {
       v->report.conflicts += past->readers.count;
       continue;
     }
@@ -275,11 +300,7 @@ static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor
       const size_t both = v->spans[s].first > link.first ? v->spans[s].first : link.first;
       return race(v, "R02", actor, both, "writes", reader->instruction, "reads");
     }
-    bool by_vector = shared != NULL;
-    for (uint32_t i = 0; i < past->readers.count && by_vector; i++) {
-      by_vector = shared->of[past->readers.list[i].thread] >= past->readers.list[i].time;
-    }
-    past->after_readers = by_vector ? mk_seen_now(shared) : (mk_seen){.times = NULL};
+    past->after_readers = enough(shared, &past->readers);
   }
   return MK_OK;
 }

@@ -33,7 +33,6 @@ typedef struct mk_team_past { /* past writes to words that the shares of a team 
 typedef struct mk_segment {
   bool written;
   uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all instructions that touch it; 0: none has */
-  uint32_t row_spans; /* the first span of its row of tiles, or of a later one */
   mk_past writer;     /* the last write, where that was by no team */
   mk_team_past *team; /* NULL: no team has written here */
 } mk_segment;

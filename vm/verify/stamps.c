@@ -21,7 +21,7 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
   const mk_group *g = &v->groups[group];
   mk_group_state *state = group_state(run, group, 0);
   bool by_vector = dep->known.shared != NULL; /* whether that alone is enough: then it is for all who share it */
-  if (by_vector && mk_is_seen(state->passed, dep->known.shared)) {
+  if (by_vector && mk_holds(dep->known.shared, state->passed)) {
     v->report.conflicts += g->reader_count;
     return MK_OK;
   }
