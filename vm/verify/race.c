@@ -92,8 +92,9 @@ static mk_status note_read(mk_span_past *span, const mk_actor *actor) {
   } else if (readers->count == readers->capacity && readers->count >= FEW) {
     keep_last(readers);
     if (readers->count > readers->capacity / 2) {
-      MK_TRY(mk_realloc(2 * readers->capacity, sizeof *readers->list, &readers->list));
-      readers->capacity *= 2;
+      const uint32_t wanted = 2 * readers->capacity;
+      MK_TRY(mk_realloc(wanted, sizeof *readers->list, &readers->list));
+      readers->capacity = wanted;
     }
   }
   return add_past(readers, past_of(actor));

@@ -12,8 +12,8 @@ typedef struct mk_group_state { /* of one group in one epoch */
   mk_seen passed;               /* what some writer of the next epoch knew, and it was enough to write */
 } mk_group_state;
 
-/* What both relations know. DEP is HB and more; where it is no more (`apart` is false), it is not kept, and HB stands for
- * it: so it is in programs whose stamps say nothing that counters do not. */
+/* What both relations know. DEP is HB and more; where it is no more (`apart` is false), it is not kept, and HB stands
+ * for it: so it is in programs whose stamps say nothing that counters do not. */
 typedef struct mk_thread { /* of a consumer or storer */
   mk_clock hb, dep;
   bool apart;
@@ -94,7 +94,7 @@ typedef struct mk_run {
   mk_acts acts[UINT8_MAX + 1]; /* by opcode */
 } mk_run;
 
-/* The run of a program, over two epochs (order.c), and of what it needs beside that where it has several tiles of lines.
+/* One run over two epochs (order.c), in which only this tile of lines has active rows (MK_ALL_LINES: all tiles have).
  * It changes nothing of the verifier but its report. */
 mk_status mk_run_in_order(mk_verifier *v, uint32_t active);
 
