@@ -467,7 +467,7 @@ __device__ inline void consume_search(consumer &here, const mk_instruction_word 
   consumer c = here;  // whose cursors stay where they are
   c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
-  bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
+  bool inside = inside_prompt(c), draw = in.opcode == only<&opcode_row::draws>,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
   // After another round of this SM (refuse.c) the search stands where that round has left it.
   bool resumes = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !resumes || !cuts;

@@ -61,10 +61,10 @@ template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c) {
   switch (instruction_at_hand(c).opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                        \
-  case MK_OP_##NAME:                                                   \
+  case opcodes.NAME.number:                                            \
     if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
       consume_##NAME(c, instruction_at_hand(c));                       \
-    } else if constexpr (is_linear(MK_OP_##NAME)) {                    \
+    } else if constexpr (opcodes.NAME.linear) {                        \
       break;                                                           \
     }                                                                  \
     return;

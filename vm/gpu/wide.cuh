@@ -149,7 +149,7 @@ struct page_cursor {
 enum { FEW_LINES = LINES / 2 };
 __device__ inline bool few_lines(uint32_t lines) { return MK_GPU_SLOTS && lines <= FEW_LINES; }
 __device__ inline bool shares_rows(const mk_instruction_word &in, uint32_t row_tiles) {
-  return row_tiles <= GROUP_TILES && in.opcode != MK_OP_HEAD;
+  return row_tiles <= GROUP_TILES && in.opcode != only<&opcode_row::logits>;
 }
 
 struct wide_consumer {
