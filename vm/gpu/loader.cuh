@@ -50,7 +50,7 @@ static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_pag
 __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
-    if (!wait_phase_alone(l.d, PAGE_EMPTY + slot, parity, MK_ACTIVITY_PAGE_EMPTY, slot)) {
+    if (!wait_phase<true>(l.d, PAGE_EMPTY + slot, parity, MK_ACTIVITY_PAGE_EMPTY, slot)) {
       return false;
     }
   }
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
     landing = l.landing;
   }
   if (!tile::test_wait(l.d.barrier(PAGE_FULL + landing.slot()), landing.phase())) {
-    wait_phase_alone(l.d, PAGE_FULL + landing.slot(), landing.phase(), MK_ACTIVITY_PAGE_FULL, landing.slot());
+    wait_phase<true>(l.d, PAGE_FULL + landing.slot(), landing.phase(), MK_ACTIVITY_PAGE_FULL, landing.slot());
   }
   tile::fence_shared_for_copies();  // the consumers' reads came before, as the barrier says
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;

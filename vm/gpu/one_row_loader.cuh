@@ -8,7 +8,7 @@ namespace mk {
 
 // How many tokens there are up to the position, once that is known; 0 where the launch ends before this step.
 __device__ inline uint32_t wait_tokens(loader &l) {
-  if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
+  if (l.d.epoch > 0 && !wait_phase<true>(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return 0;
   }
   const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];

@@ -66,7 +66,7 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
-      if (!wait_phase_alone(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
+      if (!wait_phase<true>(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
         return false;
       }
     }
