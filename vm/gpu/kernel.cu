@@ -12,6 +12,7 @@
 #include "vm/gpu/one_row_roles.cuh"
 #endif
 #include "vm/gpu/controller.cuh"
+#include "vm/gpu/queue.cuh"
 
 namespace mk {
 
@@ -86,26 +87,6 @@ __device__ __forceinline__ void store_queue(queue_storer &s) {
   }
 }
 
-__device__ __forceinline__ bool consume_queue(queue_consumer &c) {
-  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !stops(c); c.d.epoch++) {
-    record_boundary(c.d);
-    put_down_epoch(c);
-    for (bool last = false; !last;) {
-      const mk_instruction_word *in = fetch(c.d, at_hand(c));
-      if (in == nullptr) {
-        return false;
-      }
-      planted_delay(c.d);
-      consume_instruction(c, *in);
-      look_up_epoch(c);
-      instruction_cursor cursor = at_hand(c);
-      last = done_with(c.d, cursor);
-      set_at_hand(c, cursor);
-    }
-  }
-  return true;
-}
-
 __device__ __forceinline__ void run_loader(device d) {
   loader l = make_loader(d);
   load_queue(l);
@@ -130,17 +111,7 @@ __device__ __forceinline__ void run_consumer(device d) {
   queue_consumer c{d, d.warp, tile::lane()};
   take_first_step(c);
   set_at_hand(c, {});
-  bool whole = consume_queue(c);
-  record_boundary(c.d);
-  if (c.warp == 0 && c.lane == 0) {
-    if (stops(c)) {
-      c.d.words()->leave = 1;  // the roles that run ahead then have nothing to wait for
-    }
-    c.d.words()->finished = 1;
-    if (whole && blockIdx.x == 0) {
-      *d.params.epochs_done = c.d.epoch;
-    }
-  }
+  consume_queue(c);
 }
 
 }  // namespace mk

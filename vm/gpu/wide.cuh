@@ -158,10 +158,19 @@ struct wide_consumer {
   __device__ uint32_t group() const { return d.warp / 4; }
 };
 
+__device__ inline bool is_first(const wide_consumer &c) { return c.d.warp == 0 && tile::lane() == 0; }
+__device__ inline void put_down_epoch(const wide_consumer &) {}
+__device__ inline void look_up_epoch(const wide_consumer &) {}
 __device__ inline instruction_cursor at_hand(const wide_consumer &c) { return {c.d.words()->at_hand[c.d.warp]}; }
+__device__ inline void set_at_hand(const wide_consumer &c, const instruction_cursor &cursor) {
+  c.d.words()->at_hand[c.d.warp] = cursor.at;
+  __syncwarp();
+}
 __device__ inline const mk_instruction_word &instruction_at_hand(const wide_consumer &c) {
   return c.d.slot(at_hand(c).slot())->instruction;
 }
+
+__device__ inline bool stops(const wide_consumer &c) { return lines_of(c.d).stop != 0; }
 
 __device__ inline stage_cursor next_stage(const wide_consumer &c) { return {wide_shared()->stages[c.d.warp]}; }
 __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor &stage) {
