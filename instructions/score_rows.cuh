@@ -30,11 +30,6 @@ struct line_search {
 
 __device__ inline uint32_t state_of(const line_search &l) { return tile::uniform(static_cast<uint32_t>(l.state)); }
 
-struct warp_tallies {  // by segment: what each warp has added up
-  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-};
-
 struct search_area {
   line_search lines[MK_MAX_ROWS];
   warp_tallies of_warps;

@@ -12,12 +12,6 @@
 
 namespace mk {
 
-// mk_tally of what each warp has looked at. One thread at a time adds to an entry, so nothing has to be atomic.
-struct warp_tallies {
-  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-};
-
 struct search_area {
   warp_tallies of_scores, of_rounds;  // over this SM's tokens, or all; over SMs
   mk_tally sum;                       // over warps

@@ -277,4 +277,19 @@ __device__ inline void push_lines(const wide_consumer &c, const mk_operand &out,
   }
 }
 
+// By the first warp, at the end of a step: takes the next one from the plan, of `words` words each, and lets all roles
+// have it.
+__device__ inline void put_next_step(const wide_consumer &c, const mk_instruction_word &in, uint32_t words,
+                                     uint32_t stop) {
+  wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
+  // After the launch's last step the plan has what an earlier launch has left.
+  bool more = c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
+  put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
+           wide_shared()->state[(c.d.epoch + 1) % 2]);
+  __syncwarp();
+  if (tile::lane() == 0) {
+    tile::arrive(c.d.barrier(STATE_READY));
+  }
+}
+
 }  // namespace mk
