@@ -40,7 +40,8 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
         take_better(best, index, value, word & MK_CANDIDATE_NONE);
       }
     }
-    // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
+    // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the
+    // host.
     host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     abort = host ? tile::load_acquire(c.d.params.abort) : 0;
     best_of_lanes(best, index);

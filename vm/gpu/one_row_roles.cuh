@@ -1,5 +1,5 @@
-// What the roles do with an instruction of one row per step, and how they begin: rows_roles.cuh has the counterparts for
-// several rows.
+// What the roles do with an instruction of one row per step, and how they begin. rows_roles.cuh has the counterparts
+// for several rows.
 #pragma once
 #include "instructions/attention.cuh"
 #include "instructions/combine.cuh"

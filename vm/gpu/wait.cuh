@@ -77,8 +77,8 @@ __device__ inline void waited(const device &d, uint32_t tries) {
   }
 }
 
-// All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave. alone: for one thread,
-// the first of its warp, while the others do something else.
+// All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave. `alone`: one thread
+// does, the first of its warp, while the others do something else.
 template <bool alone = false>
 __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
   uint32_t barrier = d.barrier(index);
