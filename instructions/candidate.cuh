@@ -28,8 +28,8 @@ __device__ inline void take_better_across(float &best, uint32_t &index, uint32_t
   take_better(best, index, value, other);
 }
 
-// Waits for up to `count` of the lane's candidates, number i at at(i) where has(i), and takes the best one. `stop`: some
-// candidate wishes that.
+// Waits for up to `count` of the lane's candidates, number i at at(i) where has(i), and takes the best one. `stop`: one
+// of them wishes that.
 template <uint32_t count, typename address, typename presence>
 __device__ inline void take_candidates(const device &d, uint32_t buffer, address at, presence has, float &best,
                                        uint32_t &index, uint32_t &stop) {

@@ -1,4 +1,4 @@
-// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's. Nobody waits for
+// What the roles do with an instruction of several rows per step, as one_row_roles.cuh has it of one. Nobody waits for
 // counters or signals them: such programs have no release counters (refuse.c), and relaxed ones are hints.
 #pragma once
 #include "instructions/attention_rows.cuh"
