@@ -55,8 +55,6 @@ __device__ __forceinline__ void load_from_queue(loader &l, const mk_instruction_
   }
 }
 
-__device__ constexpr bool searches(const opcode_row &of) { return MK_GPU_SAMPLES && of.fronts; }
-
 template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in,
                                                   const instruction_cursor &cursor) {

@@ -1,6 +1,6 @@
 // What opcodes are like, from the table in vm/program/opcodes.def. Switches over all opcodes, whose cases are made from
-// the table, are compiled for one opcode at a time, and ask its row, which the compiler knows: opcodes.QKV.gain. What
-// the opcode of a queue is like `is` says: is<&opcode_row::rotates>(in).
+// the table, are compiled for one opcode at a time, and ask its row, which the compiler knows: opcodes.QKV.gain. With
+// an opcode of the queue code asks whether it is the one with a property: in.opcode == only<&opcode_row::rotates>.
 //
 // A role's code for an opcode is found by its name: consume_X is what the consumers do with opcode X. A kernel that has
 // no function of that name for its roles does not have the opcode; assertions beside the switches say which ones it has

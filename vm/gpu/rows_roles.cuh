@@ -60,8 +60,6 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
   store_rows(s, in);
 }
 
-__device__ constexpr bool searches(const opcode_row &of) { return MK_GPU_SAMPLES && of.fronts; }
-
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   tile::forget(c.lane);
