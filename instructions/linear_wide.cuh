@@ -250,10 +250,10 @@ __device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instr
 }
 
 // The end of additions to the residual: y += the lines' residuals, plain, or the embedding rows of their tokens;
-// residual_out = y; out = bf16(y). `operands`: residual_in, residual_out and out.
-__device__ inline void finish_residual(const wide_consumer &c, const mk_operand *operands, const warp_share &own,
-                                       tile::group_sums &y) {
-  const mk_operand &from = operands[0], &to = operands[1], &out = operands[2];
+// residual_out = y; out = bf16(y). `residual`: the number of residual_in.
+__device__ inline void finish_residual(const wide_consumer &c, const mk_instruction_word &in, int residual,
+                                       const warp_share &own, tile::group_sums &y) {
+  const mk_operand &from = in.parts[residual], &to = in.parts[residual + 1], &out = in.parts[residual + 2];
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
     tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
@@ -306,7 +306,7 @@ __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_
     if constexpr (MK_HAS(finish_##NAME(c, in, own, y))) {                                                         \
       finish_##NAME(c, in, own, y);                                                                               \
     } else if constexpr (opcodes.NAME.adds) {                                                                     \
-      finish_residual(c, in.parts + opcodes.NAME.residual, own, y);                                               \
+      finish_residual(c, in, opcodes.NAME.residual, own, y);                                                      \
     }                                                                                                             \
     break;
 #include "vm/program/opcodes.def"
@@ -390,7 +390,7 @@ __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction
         }
       });
     }
-    finish_residual(c, in.parts + MK_PART_REDUCE_ADD_residual_in, own, y);
+    finish_residual(c, in, MK_PART_REDUCE_ADD_residual_in, own, y);
   }
   consumers_signal(c, in);
 }
