@@ -1,6 +1,6 @@
 // The order of candidates for the next token, on the device: as head.c and next.c have it.
 #pragma once
-#include "instructions/tile/lanes.cuh"
+#include "vm/gpu/wait.cuh"
 
 namespace mk {
 
@@ -26,6 +26,27 @@ __device__ inline void take_better_across(float &best, uint32_t &index, uint32_t
   float value = tile::exchange(best, away);
   uint32_t other = tile::exchange(index, away);
   take_better(best, index, value, other);
+}
+
+// Waits for up to `count` of the lane's candidates, number i at at(i) where has(i), and takes the best one. `stop`: one
+// of them wishes that.
+template <uint32_t count, typename address, typename presence>
+__device__ inline void take_candidates(const device &d, uint32_t buffer, address at, presence has, float &best,
+                                       uint32_t &index, uint32_t &stop) {
+  tile::stamped_pair pairs[count];
+  wait_stamped_pairs<count>(d, buffer, at, has, pairs);
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    float value = __uint_as_float(tile::stamp_data(pairs[i].low));
+    uint32_t word = tile::stamp_data(pairs[i].high);
+    if (has(i)) {
+      stop |= word & MK_CANDIDATE_STOP;
+      if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
+        best = value;
+        index = word & MK_CANDIDATE_NONE;
+      }
+    }
+  }
 }
 
 __device__ inline void best_of_lanes(float &best, uint32_t &index) {

@@ -21,12 +21,12 @@ __device__ inline float glu_bias(const mk_instruction_word &in, uint32_t i, uint
              : element_of(whole_buffer(in, MK_WHOLE_GLU_gain), param(in, MK_PARAM_GLU_width) + at);
 }
 
-#if MK_GPU_FAMILIES
-__device__ inline void prepare_GLU(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+template <bool has_biases = MK_GPU_FAMILIES>
+requires has_biases __device__ inline void prepare_GLU(const storer &s, const mk_instruction_word &in, uint32_t i,
+                                                       row_store &r) {
   uint32_t row = even_row(s);
   r.bias = {glu_bias(in, i, row), glu_bias(in, i, row + 1)};
 }
-#endif
 
 __device__ inline void finish_GLU(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, row_store &r) {
   y = normed(y, r);

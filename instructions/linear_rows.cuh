@@ -1,11 +1,10 @@
 // The linear opcodes and REDUCE_ADD on the device, with several rows per step: what the storers make of a row tile's
 // sums, and the consumer of REDUCE_ADD. (The consumer of products is in vm/gpu/rows_consumer.cuh.) Equations and waits
-// are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
+// are those of qkv.cuh, glu.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring; the sums of a row tile are [16 rows, 16 lines].
 #pragma once
 #include "instructions/glu.cuh"
 #include "instructions/head.cuh"
-#include "instructions/linear_add.cuh"
 #include "instructions/linear_part.cuh"
 #include "instructions/norm_add.cuh"
 #include "instructions/qkv.cuh"
@@ -50,14 +49,14 @@ __device__ inline lines_store begin_lines(const mk_operand &weight) {
 }
 
 __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction_word &in) {
-  if (in.opcode == MK_OP_REDUCE_ADD) {
+  if (in.opcode == only<&opcode_row::adds_parts>) {
     return {in.parts[MK_PART_REDUCE_ADD_residual_out].cols, 1};
   }
-  if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+  if (MK_GPU_FAMILIES && in.opcode == only<&opcode_row::adds_norm>) {
     return {in.parts[MK_PART_NORM_ADD_residual_out].cols, norm_rounds(in)};
   }
   lines_store r = begin_lines(in.parts[LINEAR_WEIGHT]);
-  if (in.opcode == MK_OP_HEAD) {
+  if (in.opcode == only<&opcode_row::logits>) {
     rows_shared()->stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
@@ -334,33 +333,19 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction_word 
   }
 }
 
-// Whether the operands of every addition to the residual come in the same order: the residual that comes in, the one
-// that leaves, the value.
-__host__ __device__ constexpr bool residuals_are_in_order() {
-  bool good = true;
-#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)           \
-  good =                                                                                  \
-      good && (places_of(MK_OP_##NAME).residual < 0 ||                                    \
-               ((!same_name(#field, "residual_out") ||                                    \
-                 place_of(MK_OP_##NAME, slot) == places_of(MK_OP_##NAME).residual + 1) && \
-                (!same_name(#field, "out") || place_of(MK_OP_##NAME, slot) == places_of(MK_OP_##NAME).residual + 2)));
-#include "vm/program/opcodes.def"
-  return good;
-}
-static_assert(residuals_are_in_order(), "residual in, residual out, out");
 __device__ inline bool adds(const mk_instruction_word &in) {
   return false
-#define MK_OPCODE(NAME, text, state, semantics) || (places_of(MK_OP_##NAME).residual >= 0 && in.opcode == MK_OP_##NAME)
+#define MK_OPCODE(NAME, text, state, semantics) || (opcodes.NAME.adds && in.opcode == opcodes.NAME.number)
 #include "vm/program/opcodes.def"
       ;
 }
 // Which PART the incoming residual is, of an opcode that adds to it.
 __device__ inline int residual_part(uint32_t opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                                     \
-  if constexpr (constexpr int part = places_of(MK_OP_##NAME).residual; part >= 0) { \
-    if (opcode == MK_OP_##NAME) {                                                   \
-      return part;                                                                  \
-    }                                                                               \
+#define MK_OPCODE(NAME, text, state, semantics)                          \
+  if constexpr (constexpr int part = opcodes.NAME.residual; part >= 0) { \
+    if (opcode == opcodes.NAME.number) {                                 \
+      return part;                                                       \
+    }                                                                    \
   }
 #include "vm/program/opcodes.def"
   __builtin_unreachable();
@@ -380,7 +365,8 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
   line_sums kept, then;
   tile::zero(kept);
   tile::zero(then);
-  float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // of the tile that comes next
+  float frequency =
+      in.opcode == only<&opcode_row::rotates> ? frequency_of(s, in, 0) : 0.0f;  // of the tile that comes next
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
     bool last = chunk + 1 == r.chunks;
@@ -391,7 +377,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       row_extras extras;
       tile::forget(s.lane);
       tile::forget(s.tile);
-      if (last && in.opcode == MK_OP_QKV) {
+      if (last && in.opcode == only<&opcode_row::rotates>) {
         prepare_angles(s, frequency);
         frequency = tile + 1 < r.rows ? frequency_of(s, in, tile + 1) : 0.0f;
         if constexpr (MK_GPU_FAMILIES) {
@@ -400,10 +386,10 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       } else if (last && adds(in)) {
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
-        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+        if (MK_GPU_FAMILIES && in.opcode == only<&opcode_row::adds_norm>) {
           extras.gain = norm_gains(s, in, tile);
         }
-      } else if (last && in.opcode == MK_OP_GLU) {
+      } else if (last && in.opcode == only<&opcode_row::gates>) {
         words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
         if constexpr (MK_GPU_FAMILIES) {
           extras.bias =
@@ -411,7 +397,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
         }
       }
       take_sums(s, in, tile == 0 && has_squares(in), chunk, r, y);
-      if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
+      if (in.opcode == only<&opcode_row::logits> && chunk == 0 && tile == 0) {
         release_step(s);
       }
       if (r.rows <= 2) {
@@ -432,22 +418,22 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (has_squares(in)) {
         scale_sums(s, y);
       }
-      bool rotates = in.opcode == MK_OP_QKV;
+      bool rotates = in.opcode == only<&opcode_row::rotates>;
       if (rotates) {
         if constexpr (MK_GPU_FAMILIES) {
           finish_extras(s, in, tile, extras, y);
         }
         rotate(s, y);
       }
-      if (rotates || in.opcode == MK_OP_LINEAR_PART) {
+      if (rotates || in.opcode == only<&opcode_row::keeps_sums>) {
         publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, tile_columns(in), y);
-      } else if (in.opcode == MK_OP_GLU) {
+      } else if (in.opcode == only<&opcode_row::gates>) {
         if constexpr (MK_GPU_FAMILIES) {
           add_biases(extras.bias, y);
         }
         finish_gated(s, in.parts[MK_PART_GLU_out], words, y);
       } else if (adds(in)) {
-        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+        if (MK_GPU_FAMILIES && in.opcode == only<&opcode_row::adds_norm>) {
           multiply_gains(extras.gain, y);
         }
         finish_residual(s, addition(in) + 1, words, tile, y);
@@ -456,7 +442,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       }
     }
   }
-  if (in.opcode == MK_OP_HEAD) {
+  if (in.opcode == only<&opcode_row::logits>) {
     if constexpr (MK_GPU_SAMPLES) {
       __syncwarp();  // all lanes' logits
       if (s.lane == 0) {

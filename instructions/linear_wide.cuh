@@ -1,5 +1,5 @@
-// The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh,
-// linear_add.cuh and linear_part.cuh, for 128 lines and at most eight row tiles of the weight.
+// The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh
+// and linear_part.cuh, and additions to the residual, for 128 lines and at most eight row tiles of the weight.
 //
 // Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md): the sums of a chain begin from
 // zero, and are added to those before when it has ended. Meanwhile the other warpgroup's products go on. So a line's
@@ -249,9 +249,11 @@ __device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instr
   put_floats(c, in.parts[MK_PART_LINEAR_PART_out], own, y);
 }
 
-// y += the lines' residuals: plain, or the embedding rows of their tokens; residual_out = y; out = bf16(y).
-__device__ inline void finish_residual(const wide_consumer &c, const mk_operand &from, const mk_operand &to,
-                                       const mk_operand &out, const warp_share &own, tile::group_sums &y) {
+// The end of additions to the residual: y += the lines' residuals, plain, or the embedding rows of their tokens;
+// residual_out = y; out = bf16(y). `residual`: the number of residual_in.
+__device__ inline void finish_residual(const wide_consumer &c, const mk_instruction_word &in, int residual,
+                                       const warp_share &own, tile::group_sums &y) {
+  const mk_operand &from = in.parts[residual], &to = in.parts[residual + 1], &out = in.parts[residual + 2];
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
     tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
@@ -283,32 +285,29 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
   });
 }
 
-__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
-                                         tile::group_sums &y) {
-  finish_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_in], in.parts[MK_PART_LINEAR_ADD_residual_out],
-                  in.parts[MK_PART_LINEAR_ADD_out], own, y);
-}
-
 // The squares of the input, where it is normed.
 __device__ inline const mk_operand *squares_of(const mk_instruction_word &in) {
-  return in.opcode == MK_OP_QKV   ? &in.parts[MK_PART_QKV_squares]
-         : in.opcode == MK_OP_GLU ? &in.parts[MK_PART_GLU_squares]
-                                  : nullptr;
+  return in.opcode == only<&opcode_row::rotates> ? &in.parts[MK_PART_QKV_squares]
+         : in.opcode == only<&opcode_row::gates> ? &in.parts[MK_PART_GLU_squares]
+                                                 : nullptr;
 }
 
 template <typename role>
 __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, const warp_share &own,
                                             tile::group_sums &y) {
-#define MK_OPCODE(NAME, text, state, semantics)                                                                     \
-  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, own, y)), \
-                "no finish_" #NAME);
+#define MK_OPCODE(NAME, text, state, semantics)                                                                 \
+  static_assert(                                                                                                \
+      !opcodes.NAME.linear || opcodes.NAME.logits || opcodes.NAME.adds || MK_HAS(finish_##NAME(c, in, own, y)), \
+      "no finish_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                     \
-  case case_of(MK_HAS(finish_##NAME(c, in, own, y)), MK_OP_##NAME): \
-    if constexpr (MK_HAS(finish_##NAME(c, in, own, y))) {           \
-      finish_##NAME(c, in, own, y);                                 \
-    }                                                               \
+#define MK_OPCODE(NAME, text, state, semantics)                                                                   \
+  case case_of((opcodes.NAME.linear && opcodes.NAME.adds) || MK_HAS(finish_##NAME(c, in, own, y)), opcodes.NAME): \
+    if constexpr (MK_HAS(finish_##NAME(c, in, own, y))) {                                                         \
+      finish_##NAME(c, in, own, y);                                                                               \
+    } else if constexpr (opcodes.NAME.adds) {                                                                     \
+      finish_residual(c, in, opcodes.NAME.residual, own, y);                                                      \
+    }                                                                                                             \
     break;
 #include "vm/program/opcodes.def"
     default:
@@ -361,7 +360,7 @@ __device__ __forceinline__ void consume_linear(wide_consumer &c) {
     }
     finish_linear(c, y);
     if constexpr (MK_GPU_RANKS) {
-      if (instruction_at_hand(c).opcode == MK_OP_GLU) {
+      if (instruction_at_hand(c).opcode == only<&opcode_row::gates>) {
         push_lines(c, instruction_at_hand(c).parts[MK_PART_GLU_out], lines);
       }
     }
@@ -391,8 +390,7 @@ __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction
         }
       });
     }
-    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, own,
-                    y);
+    finish_residual(c, in, MK_PART_REDUCE_ADD_residual_in, own, y);
   }
   consumers_signal(c, in);
 }

@@ -16,45 +16,48 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
   uint4 row = make_uint4(0, 0, MK_TOKEN_CHOSEN, 0);
   tile::load_relaxed_quad_if(c.d.epoch + 1 < c.d.params.epochs, c.d.params.plan + (c.d.epoch + 1) * MK_ROW_WORDS, row);
   bool chose = (flags_of(c) & MK_ROW_CHOOSES) != 0;
-#if MK_GPU_SAMPLES
-  // The DRAW right before this instruction has left each warp the choice that all SMs make.
-  uint32_t choice = token_of(c), index = choice & MK_SAMPLING_INDEX_MASK, stop = choice & MK_CANDIDATE_STOP;
-  float best = (choice & CHOICE_FAILED) != 0 ? NAN : 0.0f;
-  volatile shared_words *shared = c.d.words();
-#else
-  const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
-  const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address);
   float best = -INFINITY;
-  uint32_t index = MK_CANDIDATE_NONE, stop = 0;
-  for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t i = base + c.lane;
-    tile::stamped_pair pair;
-    wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair);
-    if (i < candidates.rows) {
-      float value = __uint_as_float(tile::stamp_data(pair.low));
-      uint32_t word = tile::stamp_data(pair.high);
-      stop |= word & MK_CANDIDATE_STOP;
-      take_better(best, index, value, word & MK_CANDIDATE_NONE);
-    }
-  }
-  // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
-  bool host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
-  uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
-  best_of_lanes(best, index);
-  stop = tile::or_lanes(stop);
+  uint32_t index = MK_CANDIDATE_NONE, stop = 0, abort = 0;
+  bool host = false;
   volatile shared_words *shared = c.d.words();
-  uint32_t parity = c.d.epoch % 2;
-  if (c.lane == 0) {
-    shared->best[parity][c.warp] = best;
-    shared->index[parity][c.warp] = index | stop;
+  if constexpr (MK_GPU_SAMPLES) {
+    // The DRAW right before this instruction has left each warp the choice that all SMs make.
+    uint32_t choice = token_of(c);
+    index = choice & MK_SAMPLING_INDEX_MASK;
+    stop = choice & MK_CANDIDATE_STOP;
+    best = (choice & CHOICE_FAILED) != 0 ? NAN : 0.0f;
+  } else {
+    const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
+    const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address);
+    for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
+      uint32_t i = base + c.lane;
+      tile::stamped_pair pair;
+      wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair);
+      if (i < candidates.rows) {
+        float value = __uint_as_float(tile::stamp_data(pair.low));
+        uint32_t word = tile::stamp_data(pair.high);
+        stop |= word & MK_CANDIDATE_STOP;
+        take_better(best, index, value, word & MK_CANDIDATE_NONE);
+      }
+    }
+    // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the
+    // host.
+    host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
+    abort = host ? tile::load_acquire(c.d.params.abort) : 0;
+    best_of_lanes(best, index);
+    stop = tile::or_lanes(stop);
+    uint32_t parity = c.d.epoch % 2;
+    if (c.lane == 0) {
+      shared->best[parity][c.warp] = best;
+      shared->index[parity][c.warp] = index | stop;
+    }
+    consumers_meet_with_values(c);
+    best = shared->best[parity][tile::place_in_group<16>(c.lane)];
+    uint32_t word = shared->index[parity][tile::place_in_group<16>(c.lane)];
+    index = word & MK_CANDIDATE_NONE;
+    best_of_lanes(best, index);
+    stop = tile::or_lanes(word & MK_CANDIDATE_STOP);
   }
-  consumers_meet_with_values(c);
-  best = shared->best[parity][tile::place_in_group<16>(c.lane)];
-  uint32_t word = shared->index[parity][tile::place_in_group<16>(c.lane)];
-  index = word & MK_CANDIDATE_NONE;
-  best_of_lanes(best, index);
-  stop = tile::or_lanes(word & MK_CANDIDATE_STOP);
-#endif
 
   uint32_t before = shared->state[c.d.epoch % 2].choice, latest = chose ? index : before;
   uint32_t token = row.z != MK_TOKEN_CHOSEN ? row.z : latest;
@@ -72,11 +75,10 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     next.flags = row.w;
     next.choice = latest;
     tile::arrive(c.d.barrier(STATE_READY));
-#if MK_GPU_SAMPLES
-    // As in the plain kernel, but after what the other roles wait for.
-    bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
-    uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
-#endif
+    if constexpr (MK_GPU_SAMPLES) {  // as in the plain kernel, but after what the other roles wait for
+      host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
+      abort = host ? tile::load_acquire(c.d.params.abort) : 0;
+    }
     if (host && abort == 0) {
       uint32_t result = chose ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
       tile::store_stamped_system(c.d.params.token_ring + c.d.epoch, result, c.d.generation());

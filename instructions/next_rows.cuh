@@ -26,22 +26,9 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
             c.lane < STORERS && sm < candidates.rows && (rows_of(c.d).active >> own & 1) != 0, candidates.buffer, last);
 #pragma unroll 1
   for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {
-    tile::stamped_pair pairs[BATCH];
     auto at = [&](uint32_t i) { return words + (base + i * 32 + c.lane) * rows * 2; };
     auto has = [&](uint32_t i) { return base + i * 32 + c.lane < candidates.rows; };
-    wait_stamped_pairs<BATCH>(c.d, candidates.buffer, at, has, pairs);
-#pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      float value = __uint_as_float(tile::stamp_data(pairs[i].low));
-      uint32_t word = tile::stamp_data(pairs[i].high);
-      if (has(i)) {
-        stop |= word & MK_CANDIDATE_STOP;
-        if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
-          best = value;
-          index = word & MK_CANDIDATE_NONE;
-        }
-      }
-    }
+    take_candidates<BATCH>(c.d, candidates.buffer, at, has, best, index, stop);
   }
   best_of_lanes(best, index);
   stop = tile::or_lanes(stop);

@@ -91,16 +91,7 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
   consumers_meet();
   if (tile::thread() < 32) {
     stop = tile::or_lanes(wide_shared()->index[tile::place_in_group<MK_GPU_CONSUMER_WARPS>(tile::lane())]);
-    wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
-    // After the launch's last step the plan has what an earlier launch has left.
-    bool more =
-        c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
-    put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
-             wide_shared()->state[(c.d.epoch + 1) % 2]);
-    __syncwarp();
-    if (tile::lane() == 0) {
-      tile::arrive(c.d.barrier(STATE_READY));
-    }
+    put_next_step(c, in, words, stop);
   }
   wait_phase(c.d, STATE_READY, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
 }

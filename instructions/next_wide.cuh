@@ -16,22 +16,9 @@ __device__ inline void merge_candidates(const wide_consumer &c, const mk_operand
   uint32_t sms = candidates.rows * LINES / c.d.params.rows;
 #pragma unroll 1
   for (uint32_t base = 0; base < sms; base += BATCH * 32) {
-    tile::stamped_pair pairs[BATCH];
     auto at = [&](uint32_t i) { return words + (base + i * 32 + tile::lane()) * c.d.params.rows * 2; };
     auto has = [&](uint32_t i) { return base + i * 32 + tile::lane() < sms; };
-    wait_stamped_pairs<BATCH>(c.d, candidates.buffer, at, has, pairs);
-#pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      float value = __uint_as_float(tile::stamp_data(pairs[i].low));
-      uint32_t word = tile::stamp_data(pairs[i].high);
-      if (has(i)) {
-        stop |= word & MK_CANDIDATE_STOP;
-        if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
-          best = value;
-          index = word & MK_CANDIDATE_NONE;
-        }
-      }
-    }
+    take_candidates<BATCH>(c.d, candidates.buffer, at, has, best, index, stop);
   }
   best_of_lanes(best, index);
   stop = tile::or_lanes(stop);
@@ -52,16 +39,7 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
       wide_shared()->choices.last = index;
     }
     __syncwarp();
-    wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
-    // After the launch's last step the plan has what an earlier launch has left.
-    bool more =
-        c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
-    put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
-             wide_shared()->state[(c.d.epoch + 1) % 2]);
-    __syncwarp();
-    if (tile::lane() == 0) {
-      tile::arrive(c.d.barrier(STATE_READY));
-    }
+    put_next_step(c, in, words, stop);
     for (uint32_t line = tile::lane(); host && abort == 0 && line < c.d.params.rows; line += 32) {
       tile::store_stamped_system(c.d.params.token_ring + static_cast<uint64_t>(c.d.epoch) * c.d.params.rows + line,
                                  line == chooser ? result : MK_CANDIDATE_NONE, c.d.generation());

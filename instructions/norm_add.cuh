@@ -88,10 +88,6 @@ __device__ inline void consume_NORM_ADD(consumer &c, const mk_instruction_word &
   }
 }
 
-__device__ inline void begin_NORM_ADD(const storer &s, const mk_instruction_word &in, row_store &r) {
-  begin_residual(s, in, MK_PART_NORM_ADD_residual_out, MK_PART_NORM_ADD_out, r);
-}
-
 __device__ inline void prepare_NORM_ADD(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
   uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + i) * MK_TILE + even_row(s);
   r.a = load_residual(s, in.parts[MK_PART_NORM_ADD_residual_in], i);

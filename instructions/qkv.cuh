@@ -16,7 +16,8 @@ __device__ inline void begin_QKV(const storer &s, const mk_instruction_word &in,
 
 // Columns of a tile of what it writes.
 __device__ inline uint32_t tile_columns(const mk_instruction_word &in) {
-  bool squares = MK_GPU_FAMILIES && in.opcode == MK_OP_QKV && (param(in, MK_PARAM_QKV_extras) & MK_QKV_SQUARES) != 0;
+  bool squares = MK_GPU_FAMILIES && in.opcode == only<&opcode_row::rotates> &&
+                 (param(in, MK_PARAM_QKV_extras) & MK_QKV_SQUARES) != 0;
   return squares ? MK_SQUARED_TILE + 0u : MK_TILE + 0u;
 }
 

@@ -4,7 +4,6 @@
 // Waits: the parts (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"
-#include "vm/gpu/storer.cuh"
 
 namespace mk {
 
@@ -27,14 +26,6 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word
     }
     put_result(c, low, high, 0.0f, c.warp);
   }
-}
-
-__device__ inline void begin_REDUCE_ADD(const storer &s, const mk_instruction_word &in, row_store &r) {
-  begin_residual(s, in, MK_PART_REDUCE_ADD_residual_out, MK_PART_REDUCE_ADD_out, r);
-}
-
-__device__ inline void prepare_REDUCE_ADD(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
-  r.a = load_residual(s, in.parts[MK_PART_REDUCE_ADD_residual_in], i);
 }
 
 }  // namespace mk

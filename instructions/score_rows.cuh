@@ -30,11 +30,6 @@ struct line_search {
 
 __device__ inline uint32_t state_of(const line_search &l) { return tile::uniform(static_cast<uint32_t>(l.state)); }
 
-struct warp_tallies {  // by segment: what each warp has added up
-  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-};
-
 struct search_area {
   line_search lines[MK_MAX_ROWS];
   warp_tallies of_warps;
@@ -43,7 +38,7 @@ static_assert(sizeof(search_area) <= ROWS_RESIDUALS_AT - ROWS_RESULT_AT, "search
 
 __device__ inline search_area &area() { return *tile::view<search_area>(shared_memory + ROWS_RESULT_AT); }
 __device__ inline line_parameters &parameters_of(const consumer &c) {
-  return const_cast<line_parameters &>(rows_shared()->lines[c.warp]);
+  return const_cast<line_parameters &>(rows_sampling()->lines[c.warp]);
 }
 
 __device__ inline bool line_chooses(const consumer &c, uint32_t line) {
@@ -55,7 +50,7 @@ struct line_tokens {
   uint32_t first, end, by_line, by_slot;
 };
 __device__ inline line_tokens own_tokens(const consumer &c) {
-  volatile rows_words *shared = rows_shared();
+  volatile rows_sampling_words *shared = rows_sampling();
   uint32_t vocab = shared->vocab;
   return {tile::uniform(shared->first_token), tile::uniform(shared->end_token), c.warp * vocab,
           rows_of(c.d).rows[c.warp].slot * vocab};
@@ -66,7 +61,7 @@ __device__ inline uint32_t lines_of_own_tokens(const consumer &c) {
   const volatile rows_state &state = rows_of(c.d);
   uint32_t line = tile::place_in_group<MK_MAX_ROWS>(c.lane), token = state.rows[line].token;
   bool here =
-      (state.active >> line & 1) != 0 && token >= rows_shared()->first_token && token < rows_shared()->end_token;
+      (state.active >> line & 1) != 0 && token >= rows_sampling()->first_token && token < rows_sampling()->end_token;
   return tile::lanes_where(here) & 0xffffu;
 }
 
@@ -163,7 +158,7 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
 // each has to know of its line while tokens are scored.
 __device__ inline void prepare_draws(const device &d, const mk_instruction_word &in) {
   volatile shared_words *words = d.words();
-  volatile rows_words *shared = rows_shared();
+  volatile rows_sampling_words *shared = rows_sampling();
   const volatile rows_state &state = rows_of(d);
   const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
   uint32_t lane = tile::lane(), line = tile::place_in_group<MK_MAX_ROWS>(lane), slot = state.rows[line].slot,
@@ -197,6 +192,9 @@ __device__ inline void prepare_draws(const device &d, const mk_instruction_word 
   }
   __syncwarp();
 }
+
+// Whether some line of this step has to search.
+__device__ inline bool lines_search(const device &) { return tile::uniform(rows_sampling()->searching != 0); }
 
 // Of this lane's tokens so far: the best draw, where that is all that counts, and the first rank, whose score is kept
 // as mk_peak has it.

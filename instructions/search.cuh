@@ -12,12 +12,6 @@
 
 namespace mk {
 
-// mk_tally of what each warp has looked at. One thread at a time adds to an entry, so nothing has to be atomic.
-struct warp_tallies {
-  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
-};
-
 struct search_area {
   warp_tallies of_scores, of_rounds;  // over this SM's tokens, or all; over SMs
   mk_tally sum;                       // over warps
@@ -467,7 +461,7 @@ __device__ inline void consume_search(consumer &here, const mk_instruction_word 
   consumer c = here;  // whose cursors stay where they are
   c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
-  bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
+  bool inside = inside_prompt(c), draw = in.opcode == only<&opcode_row::draws>,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
   // After another round of this SM (refuse.c) the search stands where that round has left it.
   bool resumes = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !resumes || !cuts;

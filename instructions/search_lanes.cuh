@@ -25,6 +25,12 @@ __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   return sum - value;
 }
 
+// mk_tally of what each warp has looked at. One thread at a time adds to an entry, so nothing has to be atomic.
+struct warp_tallies {
+  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
+  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
+};
+
 // What lane l knows of segment l, over some tokens: as mk_tally.
 struct segment_sum {
   uint64_t mass = 0, best = 0;

@@ -271,7 +271,7 @@ __device__ inline segment_sum tally_line(const consumer &c, const mk_instruction
   work.reached = l.bound;
   if (all) {
     t.first = 0;
-    t.end = rows_shared()->vocab;
+    t.end = rows_sampling()->vocab;
   }
   logits_ahead ahead(c, t);
 #pragma unroll 1
@@ -415,7 +415,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
     if (state_of(l) != MK_SIFT_OPEN) {
       continue;
     }
-    bool mass = tile::uniform(line_weighs(const_cast<line_parameters &>(rows_shared()->lines[line])));
+    bool mass = tile::uniform(line_weighs(const_cast<line_parameters &>(rows_sampling()->lines[line])));
     // A kernel that records has no registers for more than 2 SMs' at a time.
     segment_sum sum =
         sum_rounds < MK_GPU_RECORDS ? 2 : 3 > (c, in, line, mass, c.warp, fronts_in(in), MK_GPU_CONSUMER_WARPS);
@@ -490,7 +490,7 @@ __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, l
 // token, but it must still be one that has an embedding.
 __device__ inline void choose(const consumer &c, const mk_instruction_word &in, bool active, const line_search &l) {
   bool chooses = line_chooses(c, c.warp), failed = l.winner >> 32 == MK_DRAW_FAILED_HIGH;
-  uint32_t token = min(mk_rank_token(l.winner), rows_shared()->vocab - 1);
+  uint32_t token = min(mk_rank_token(l.winner), rows_sampling()->vocab - 1);
   uint32_t stop = active && (l.flags & MK_FRONT_STOP) != 0 ? MK_CANDIDATE_STOP : 0;
   if (c.lane != 0) {
     return;
@@ -515,7 +515,7 @@ __device__ inline void count_tokens(const consumer &c) {
   consumers_meet(c);
   if (c.warp == 0 && tile::has_lane(lines, c.lane)) {
     const volatile mk_step_row &row = rows_of(c.d).rows[c.lane];
-    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + row.slot * rows_shared()->vocab + row.token;
+    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + row.slot * rows_sampling()->vocab + row.token;
     if ((row.flags & MK_ROW_PROMPT) != 0) {
       tile::or_relaxed(count, MK_COUNT_PROMPT);
     } else {
@@ -525,8 +525,8 @@ __device__ inline void count_tokens(const consumer &c) {
 }
 
 __device__ inline void consume_search(rows_consumer &here, const mk_instruction_word &in) {
-  bool draw = tile::uniform(in.opcode == MK_OP_DRAW);
-  uint32_t searching = tile::uniform(rows_shared()->searching);
+  bool draw = tile::uniform(in.opcode == only<&opcode_row::draws>);
+  uint32_t searching = tile::uniform(rows_sampling()->searching);
   if (!draw && searching == 0) {
     return;
   }

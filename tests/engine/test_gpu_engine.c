@@ -162,7 +162,7 @@ static void expect_wide_engine(uint32_t rows, bool long_prompts, bool logits) {
 
 /* Two GPUs that share the model: the same answers, with a launch on both for each of one. */
 static void expect_two_ranks(uint32_t rows, bool logits) {
-  rig r;
+  rig r = {0};
   r.cuda = fake_gpu_start(&r.kernel);
   r.cuda->devices = 2;
   r.kernel.ranks = 2;

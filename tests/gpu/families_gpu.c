@@ -1,6 +1,6 @@
 /* What sets other families apart, piece by piece, on the GPU: every instruction of one row and of several beside its
  * plain C reference; the same bits alone, in company and in repeated launches, and with one row; what stands still, by
- * name. Beside these the goldens of the families (run_gpu.c). */
+ * name. Beside these the goldens of the families (golden_gpu.c). */
 #include <stdio.h>
 
 #include "tests/gpu/gpu_test.h"

@@ -1,5 +1,5 @@
-/* Running a golden (tests/oracle) on an engine and judging what comes out: what the tests of run_gpu.c share. One
- * thread; memory that fails ends the program. */
+/* Running a golden (tests/oracle) on an engine and judging what comes out: what golden_gpu.c and fault_gpu.c
+ * share. One thread; memory that fails ends the program. */
 #ifndef MK_GOLDEN_RUN_H
 #define MK_GOLDEN_RUN_H
 
@@ -41,5 +41,13 @@ void expect_bf16_error(const golden *g, const output *got, uint32_t rows);
 bool tokens_agree(const golden *g, const output *got);
 /* Rows until the first token that differs: after it the two runs are of different texts. */
 uint32_t common_rows(const golden *g, const output *got);
+
+/* A skipped signal of an instruction of that opcode ends in a message that names what stood still, within the deadline;
+ * then the machine works again (fault_gpu.c). */
+void test_fault(const golden *g, mk_opcode opcode);
+/* A GPU that is not there, and a program for more SMs than there are. */
+void test_refusals(const golden *g);
+/* Opening, one token and closing, again and again: device memory and host memory stay what they were. */
+void test_cycles(const golden *g, unsigned cycles);
 
 #endif

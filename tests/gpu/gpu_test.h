@@ -26,6 +26,14 @@ static inline bool expect_ok_analyzed(mk_status status) { return status == MK_OK
 /* Slots of several rows get blocks: one for every entry of the table, the last ones first. */
 bool write_table(mk_gpu *gpu, const mk_program *program, const char *test);
 
+/* A golden, on every machine for it (golden_gpu.c); first: with faults, too; quick: fewer repeats. */
+void test_golden(const char *path, bool first, bool quick);
+/* Its prompt alone, in chunks of so many rows. */
+void test_rows_golden(const char *path, uint32_t rows);
+/* Of a family that may have no program for wide steps; its prompt may be too long for every instruction of it to be
+ * computed again. */
+void test_family_golden(const char *path, bool quick);
+
 /* Weights of every kind of checkpoint, packed on the GPU and on the host: the same bytes (pack_gpu.c). */
 void test_packing(void);
 

@@ -41,7 +41,7 @@ typedef struct mk_statistics {
 mk_status mk_statistics_new(const mk_profile *profile, mk_statistics **out);
 void mk_statistics_free(mk_statistics *statistics); /* NULL is fine */
 
-/* "linear_add mid"; returns text. */
+/* "attention mid"; returns text. */
 const char *mk_stage_label(const mk_stage_time *stage, char text[MK_LABEL_SIZE]);
 
 /* The smallest of `count` sorted values that `part` of them do not exceed. */

@@ -500,7 +500,7 @@ static void copy_plan(const mk_cpu *cpu, const mk_step_row *plan, uint32_t steps
   for (size_t i = 0; i < cpu->program->instruction_count; i++) {
     const mk_instruction *in = &cpu->program->instructions[i];
     uint32_t buffer = in->operands[MK_SLOT_NEXT_plan].buffer;
-    if (in->opcode == MK_OP_NEXT && buffer != done) {
+    if (mk_opcode_lookup(in->opcode)->state == MK_STATE_WRITE && buffer != done) {
       uint64_t room = cpu->program->buffers[buffer].bytes;
       memcpy(cpu->memory[buffer], plan, bytes < room ? bytes : room);
       done = buffer;

@@ -57,7 +57,7 @@ static uint32_t scratch_floats(const mk_program *program) {
         most = floats > most ? floats : most;
       }
     }
-    if (in->opcode == MK_OP_NORM_ADD && !one) { /* its columns come by chunks, too */
+    if (info->sums == MK_SUMS_NORMED && !one) { /* its columns come by chunks, too */
       uint64_t floats = (uint64_t)in->operands[MK_SLOT_NORM_ADD_residual_out].cols * MK_TILE * MK_MAX_ROWS;
       most = floats > most ? floats : most;
     }

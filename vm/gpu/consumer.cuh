@@ -49,6 +49,7 @@ __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &
 __device__ inline const mk_instruction_word &instruction_at_hand(const consumer &c) {
   return c.d.slot(at_hand(c).slot())->instruction;
 }
+__device__ inline bool is_first(const consumer &c) { return c.warp == 0 && c.lane == 0; }
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
 
 __device__ inline void set_token(consumer &c, uint32_t token) {

@@ -50,15 +50,11 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
 }
 
 // With several rows the controller also looks up what the draws of a step depend on, while the HEAD before them is
-// under way.
-#if MK_GPU_ROWS && MK_GPU_SAMPLES
-constexpr bool PREPARES_DRAWS = true;
-__device__ inline bool lines_search() { return tile::uniform(rows_shared()->searching != 0); }
-#else
-constexpr bool PREPARES_DRAWS = false;
-__device__ inline bool lines_search() { return true; }
-__device__ inline void prepare_draws(const device &, const mk_instruction_word &) {}
-#endif
+// under way. Kernels that do so have a prepare_draws.
+template <typename role>
+constexpr bool PREPARES_DRAWS = requires(const role &d, const mk_instruction_word &in) {
+  prepare_draws(d, in);
+};
 
 // An instruction, the descriptors of the buffers that it names, and the totals of its counters, a few words in each
 // lane. They are on their way from memory while the controller waits for room in the ring.
@@ -70,19 +66,17 @@ struct looked_up {
 // How many PARTs the opcodes have: four bits for each of sixteen opcodes.
 __device__ constexpr uint64_t parts_by_opcode(uint32_t sixteen) {
   uint64_t parts = 0;
-#define MK_COUNT_PART 1
-#define MK_COUNT_WHOLE 0
-#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
-  parts += is_absent(MK_OP_##NAME) || MK_OP_##NAME / 16 != sixteen              \
-               ? 0                                                              \
-               : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME % 16);
+#define MK_OPCODE(NAME, text, state, semantics) \
+  parts += opcodes.NAME.number / 16 != sixteen  \
+               ? 0                              \
+               : static_cast<uint64_t>(opcodes.NAME.parts) << 4 * (opcodes.NAME.number % 16);
 #include "vm/program/opcodes.def"
-#undef MK_COUNT_PART
-#undef MK_COUNT_WHOLE
   return parts;
 }
-#define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(is_absent(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode, in two constants");
+#define MK_OPCODE(NAME, text, state, semantics)                        \
+  static_assert(opcodes.NAME.absent || opcodes.NAME.number < 32, #NAME \
+                ": four bits for each opcode, in two "                 \
+                "constants");
 #include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
   constexpr uint64_t low = parts_by_opcode(0), high = parts_by_opcode(1);  // zero in most kernels
@@ -98,11 +92,10 @@ __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, ui
   uint32_t word = tile::from_lane(instruction, half / 2);
   return half % 2 != 0 ? word >> 16 : word & 0xffffu;
 }
-#define MK_PARAM(NAME, index, field, type)                                                                         \
-  static_assert(                                                                                                   \
-      is_absent(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
-                                     2 * (MK_POOL_WORDS - 1 - index),                                              \
-      #NAME ": " #field " stands where buffer_named looks for buffers");
+#define MK_PARAM(NAME, index, field, type)                                                                       \
+  static_assert(opcodes.NAME.absent || opcodes.NAME.parts * MK_PART_HALVES + DESCRIPTORS - opcodes.NAME.parts <= \
+                                           2 * (MK_POOL_WORDS - 1 - index),                                      \
+                #NAME ": " #field " stands where buffer_named looks for buffers");
 #include "vm/program/opcodes.def"
 
 __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
@@ -125,8 +118,8 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
 }
 
 // Writes the instruction into the ring slot at hand, which is empty, and gives it to the other roles.
-__device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
-                                         bool last) {
+template <typename role>
+__device__ __forceinline__ void hand_out(const role &d, instruction_cursor &cursor, const looked_up &words, bool last) {
   uint32_t lane = tile::lane();
   d.set_uid(tile::from_lane(words.instruction, offsetof(mk_instruction_word, uid) / 4));
   record(d, MK_ACTIVITY_WORK, 0);
@@ -148,8 +141,8 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
     slot->flags = (last ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) | (signals ? SLOT_SIGNALS_RELEASE : 0);
   }
   __syncwarp();
-  if constexpr (PREPARES_DRAWS) {
-    if (slot->instruction.opcode == MK_OP_SCORE) {
+  if constexpr (PREPARES_DRAWS<role>) {
+    if (slot->instruction.opcode == only<&opcode_row::scores>) {
       prepare_draws(d, slot->instruction);
     }
   }
@@ -171,7 +164,8 @@ __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, u
 }
 
 // Hands out all instructions, and watches over all waits, meanwhile and until the consumers are done.
-__device__ __forceinline__ void control_queue(device &d) {
+template <typename role>
+__device__ __forceinline__ void control_queue(role &d) {
   instruction_cursor cursor;
   watch w;
   bool searches = true;  // whether some line of this step needs the SIFTs
@@ -182,7 +176,7 @@ __device__ __forceinline__ void control_queue(device &d) {
       looked_up words;
       look_up(d, queue.first + i, words);
       uint32_t opcode = tile::from_lane(words.instruction, 0) & 0xffu;
-      if (PREPARES_DRAWS && opcode == MK_OP_SIFT && !searches) {
+      if (PREPARES_DRAWS<role> && opcode == only<&opcode_row::sifts> && !searches) {
         continue;  // it would do nothing, and so the instructions after it are handed out sooner
       }
       uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
@@ -193,13 +187,15 @@ __device__ __forceinline__ void control_queue(device &d) {
         }
       }
       // prepare_draws reads the rows of the step.
-      if (PREPARES_DRAWS && opcode == MK_OP_SCORE && d.epoch != 0 &&
+      if (PREPARES_DRAWS<role> && opcode == only<&opcode_row::scores> && d.epoch != 0 &&
           !watch_until(d, d.barrier(STATE_READY), (d.epoch - 1) % 2, w)) {
         return;
       }
       hand_out(d, cursor, words, i + 1 == queue.count);
-      if (PREPARES_DRAWS && opcode == MK_OP_SCORE) {
-        searches = lines_search();
+      if constexpr (PREPARES_DRAWS<role>) {
+        if (opcode == only<&opcode_row::scores>) {
+          searches = lines_search(d);
+        }
       }
     }
   }

@@ -24,6 +24,9 @@
 
 namespace mk {
 
+// Whether the opcode is done in the body that those that search share.
+__device__ constexpr bool searches(const opcode_row &of) { return MK_GPU_SAMPLES && of.fronts; }
+
 extern __shared__ __align__(1024) uint8_t shared_memory[];
 
 // Shared-memory barriers, in 8-byte units from MK_GPU_BARRIERS_AT.

@@ -15,9 +15,9 @@ __device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &f
     if (in == nullptr) {
       return;
     }
-    if (in->opcode == MK_OP_MLA_PART) {
+    if (in->opcode == only<&opcode_row::items>) {
       load_MLA_PART(l, first);
-    } else if (in->opcode == MK_OP_MLA_REDUCE) {
+    } else if (in->opcode == only<&opcode_row::reductions>) {
       load_MLA_REDUCE(l, first.head);
     }
     last = done_with(l.d, cursor);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void consume_queue(attender &a) {
     if (in == nullptr) {
       return;
     }
-    if (in->opcode == MK_OP_MLA_REDUCE) {
+    if (in->opcode == only<&opcode_row::reductions>) {
       consume_MLA_REDUCE(a, *in);
     }
   }
@@ -60,7 +60,7 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
     uint32_t word = r * 32 + lane, descriptor = min(word / looked_up::BUFFER_WORDS, DESCRIPTORS - 1u);
-    uint32_t buffer = buffer_named(to.instruction, parts_of(MK_OP_MLA_PART), descriptor);
+    uint32_t buffer = buffer_named(to.instruction, opcodes.MLA_PART.parts, descriptor);
     uint32_t from = buffer * looked_up::BUFFER_WORDS + word % looked_up::BUFFER_WORDS;
     to.buffers[r] = 0;
 #pragma unroll

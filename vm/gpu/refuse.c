@@ -35,11 +35,13 @@ static mk_status check_staging(const mk_program *program, const mk_instruction *
   if (rows > MK_MAX_ROWS) { /* nor are their parts fetched by as many warps */
     return MK_OK;
   }
-  if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_group] > 16) {
+  const uint32_t group = mk_param_named(in, "group");
+  if (group > 16) {
     return mk_error(MK_ERR_FILE, "instruction %u: %u query heads share a KV head; this machine attends with at most 16",
-                    in->uid, in->params[MK_PARAM_ATTENTION_group]);
+                    in->uid, group);
   }
-  const uint32_t summed = in->opcode == MK_OP_NORM_ADD ? in->operands[MK_SLOT_NORM_ADD_parts].cols * MK_TILE : 0;
+  const bool sums = info->sums == MK_SUMS_NORMED;
+  const uint32_t summed = sums ? in->operands[MK_SLOT_NORM_ADD_parts].cols * MK_TILE : 0;
   if (rows == 1 && summed > NORMED_COLS) {
     return mk_error(MK_ERR_FILE, "instruction %u norms a sum of %u columns; this machine norms at most %d", in->uid,
                     summed, NORMED_COLS);
@@ -72,35 +74,26 @@ static const char *find_wide(const mk_program *program, const mk_instruction *in
       return "a value without stamps";
     }
   }
-  return info->wide_only                                                            ? "the opcode"
-         : in->opcode == MK_OP_QKV && in->operands[MK_SLOT_QKV_squares].rows != 0   ? "an input with squares"
-         : in->opcode == MK_OP_GLU && in->operands[MK_SLOT_GLU_squares].rows != 0   ? "an input with squares"
-         : in->opcode == MK_OP_HEAD && in->operands[MK_SLOT_HEAD_squares].rows != 0 ? "an input with squares"
-                                                                                    : NULL;
+  const int squares = mk_opcode_slot(info, "squares");
+  return info->wide_only                                   ? "the opcode"
+         : squares >= 0 && in->operands[squares].rows != 0 ? "an input with squares"
+                                                           : NULL;
 }
 
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
-  const mk_operand *operands = in->operands;
-  switch (in->opcode) {
-    case MK_OP_QKV:
-      return in->params[MK_PARAM_QKV_extras] != 0 ? "a bias, or a norm of queries and keys,"
-             : operands[wide ? MK_SLOT_QKV_squares : MK_SLOT_QKV_gain].rows == 0 ? "an input that is not normed"
-                                                                                 : NULL;
-    case MK_OP_GLU:
-      return in->params[MK_PARAM_GLU_biased] != 0                                ? "a bias"
-             : operands[wide ? MK_SLOT_GLU_squares : MK_SLOT_GLU_gain].rows == 0 ? "an input that is not normed"
-                                                                                 : NULL;
-    case MK_OP_ATTENTION:
-      return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
-    case MK_OP_ATTEND:
-      return !wide && operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
-    case MK_OP_HEAD:
-      return wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
-             : !wide && in->params[MK_PARAM_HEAD_factor] != 0 ? "a factor on logits"
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const int gain = mk_opcode_reads(info, MK_CONTENT_GAIN), work = mk_opcode_reads(info, MK_CONTENT_WORK);
+  const bool chooses = mk_opcode_writes(info, MK_CONTENT_LOGITS) >= 0;
+  /* What a normed input comes with: squares in wide steps, and otherwise a gain, which a HEAD may do without. */
+  const int norm = gain < 0 || (chooses && !wide) ? -1 : wide ? mk_opcode_slot(info, "squares") : gain;
+  const char *bare = chooses ? "an input with a gain" : "an input that is not normed";
+  return mk_param_named(in, "extras") != 0                    ? "a bias, or a norm of queries and keys,"
+         : mk_param_named(in, "biased") != 0                  ? "a bias"
+         : gain < 0 && mk_param_named(in, "eps") != 0         ? "a norm of queries and keys"
+         : norm >= 0 && in->operands[norm].rows == 0          ? bare
+         : !wide && work >= 0 && in->operands[work].rows != 0 ? "a work list of rows"
+         : !wide && mk_param_named(in, "factor") != 0         ? "a factor on logits"
                                                               : NULL;
-    default:
-      return NULL;
-  }
 }
 
 bool mk_gpu_is_of_family(const mk_program *program) {
@@ -148,26 +141,11 @@ static mk_status check_strips(const mk_program *program, const mk_instruction *i
 }
 
 const char *mk_gpu_find_missing(const mk_instruction *in) {
-  switch (in->opcode) {
-    case MK_OP_QKV:
-      return in->params[MK_PARAM_QKV_plus] != 0         ? "a gain of 1 + w"
-             : in->params[MK_PARAM_QKV_head_dim] == 256 ? "a head of 256 dims"
-                                                        : NULL;
-    case MK_OP_GLU:
-      return in->params[MK_PARAM_GLU_plus] != 0   ? "a gain of 1 + w"
-             : in->params[MK_PARAM_GLU_gelu] != 0 ? "GELU"
-                                                  : NULL;
-    case MK_OP_HEAD:
-      return in->params[MK_PARAM_HEAD_plus] != 0 ? "a gain of 1 + w" : NULL;
-    case MK_OP_NORM_ADD:
-      return in->params[MK_PARAM_NORM_ADD_plus] != 0 ? "a gain of 1 + w" : NULL;
-    case MK_OP_ATTENTION:
-      return in->params[MK_PARAM_ATTENTION_window] != 0 ? "a sliding window" : NULL;
-    case MK_OP_ATTEND:
-      return in->params[MK_PARAM_ATTEND_window] != 0 ? "a sliding window" : NULL;
-    default:
-      return NULL;
-  }
+  return mk_param_named(in, "plus") != 0         ? "a gain of 1 + w"
+         : mk_param_named(in, "head_dim") == 256 ? "a head of 256 dims"
+         : mk_param_named(in, "gelu") != 0       ? "GELU"
+         : mk_param_named(in, "window") != 0     ? "a sliding window"
+                                                 : NULL;
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
@@ -177,13 +155,14 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);
   }
-  uint32_t rows = mk_program_rows(program);
-  if (in->opcode == MK_OP_DRAW && program->machine.ranks == 1 && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
-    return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
-                    in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const uint32_t rows = mk_program_rows(program);
+  const int fronts = mk_opcode_writes(info, MK_CONTENT_CANDIDATE) >= 0 ? mk_opcode_reads(info, MK_CONTENT_FRONT) : -1;
+  if (fronts >= 0 && program->machine.ranks == 1 && in->operands[fronts].rows > MOST_FRONTS) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s) has the fronts of %u SMs; this machine takes %d", in->uid,
+                    info->name, in->operands[fronts].rows, MOST_FRONTS);
   }
   /* Where an opcode can be fused in every step, or in lines of several rows, kernels have no code to do it alone. */
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   bool within =
       info->fusion == MK_FUSION_ALWAYS || (info->fusion == MK_FUSION_ALONE && rows > 1 && rows <= MK_MAX_ROWS);
   if (within && (in->flags & MK_FUSED) == 0) {
@@ -200,7 +179,7 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
 static mk_status check_rounds(const mk_program *program, const mk_queue *queue) {
   uint32_t rounds = 0, last = 0;
   for (uint32_t i = queue->first; i < queue->first + queue->count; i++) {
-    bool sifts = program->instructions[i].opcode == MK_OP_SIFT;
+    bool sifts = mk_opcode_writes(mk_opcode_lookup(program->instructions[i].opcode), MK_CONTENT_ROUND) >= 0;
     rounds += sifts;
     last = sifts ? program->instructions[i].uid : last;
   }
@@ -245,7 +224,8 @@ static mk_status check_combined(const mk_program *program) {
   MK_TRY(mk_program_readers(program, &readers));
   for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_COMBINE && readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
+    const bool combines = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0;
+    if (combines && readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
       status = mk_error(MK_ERR_FILE,
                         "instruction %u (combine): not all of %u ranks read what it writes, as they do on "
                         "this machine",

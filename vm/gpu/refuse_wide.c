@@ -45,7 +45,7 @@ static const char *find_stamps(const mk_program *program, const mk_instruction *
  * choose. NULL: nothing. */
 static const char *find_input(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  const bool by_map = in->opcode == MK_OP_HEAD && mk_program_slots(program) > 1;
+  const bool by_map = mk_opcode_writes(info, MK_CONTENT_LOGITS) >= 0 && mk_program_slots(program) > 1;
   if (by_map && buffer_of(program, &in->operands[MK_SLOT_HEAD_x])->kind != MK_KIND_ACTIVATION) {
     return "an input that is an output";
   }
@@ -118,9 +118,10 @@ static mk_status check_heads(const mk_program *program, const mk_instruction *in
 /* Work lists are of several slots: there is a kernel that goes by them, and one for a sequence that does not. */
 static const char *find_list(const mk_program *program, const mk_instruction *in) {
   const bool several = mk_program_slots(program) > 1;
-  return in->opcode != MK_OP_ATTEND || is_empty(&in->operands[MK_SLOT_ATTEND_work]) != several ? NULL
-         : several ? "attention of several slots without a work list"
-                   : "a work list of one slot";
+  const int work = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_WORK);
+  return work < 0 || is_empty(&in->operands[work]) != several ? NULL
+         : several                                            ? "attention of several slots without a work list"
+                                                              : "a work list of one slot";
 }
 
 static mk_status check_instruction(const mk_program *program, const mk_instruction *in) {

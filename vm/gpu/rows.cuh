@@ -22,12 +22,10 @@
 // In the words of vm/program/program.h: a word that is there has the generation of the step whose half it lies in. The
 // machine gives such buffers places of their own, and mk_gpu_read gives stamped rows (arena.c).
 #pragma once
+#include "instructions/sampling.h"
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 #include "vm/program/plan.h"
-#if MK_GPU_SAMPLES
-#include "instructions/sampling.h"
-#endif
 
 namespace mk {
 
@@ -46,15 +44,6 @@ struct rows_state {
 // column tile's number says which place it takes.
 enum { RESIDUAL_TILES = 2, RESIDUAL_BYTES = RESIDUAL_TILES * 2 * 32 * 16 };
 
-#if MK_GPU_SAMPLES
-// What a line's draw depends on, from its SCORE to its DRAW.
-struct line_parameters {
-  uint64_t key;                               // of the noise
-  uint32_t words[MK_SAMPLING_FREQUENCY + 1];  // of its slot
-  uint32_t counted;  // a bit for each line whose token counts for this one and is one of this SM's
-};
-#endif
-
 struct rows_words {
   rows_state state[2];
   uint32_t choices[MK_MAX_ROWS];  // by slot: the last token that it chose in this launch
@@ -66,11 +55,19 @@ struct rows_words {
   uint32_t blocks[32];                        // the loader's, of KV: of the pieces that it has looked up
   uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
   uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
-#if MK_GPU_SAMPLES
+};
+
+// What a line's draw depends on, from its SCORE to its DRAW.
+struct line_parameters {
+  uint64_t key;                               // of the noise
+  uint32_t words[MK_SAMPLING_FREQUENCY + 1];  // of its slot
+  uint32_t counted;  // a bit for each line whose token counts for this one and is one of this SM's
+};
+
+struct rows_sampling_words : rows_words {  // of a kernel that samples
   line_parameters lines[MK_MAX_ROWS];
   uint32_t searching;                      // a bit for each line that has to search
   uint32_t vocab, first_token, end_token;  // this SM's tokens
-#endif
 };
 
 constexpr uint32_t EMPTY_WORD = MK_GPU_EMPTY_BYTE * 0x1010101u;
@@ -101,13 +98,18 @@ enum {
 static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_RESIDUALS_AT, "attention has room where results lie");
 static_assert(MK_GPU_RESULT_SLOTS > HALVES, "a warp's next result is in another slot than its last one");
 static_assert(CHUNK_STEPS * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a warp's part of a chunk is one chain");
-static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
+static_assert(ROWS_WORDS_AT + (MK_GPU_SAMPLES ? sizeof(rows_sampling_words) : sizeof(rows_words)) <=
+                  MK_GPU_INSTRUCTIONS_AT,
+              "the kernel of several rows fits");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
 
 using results_cursor = ring_cursor<MK_GPU_RESULT_SLOTS>;
 
 __device__ inline volatile rows_words *rows_shared() {
   return tile::view<volatile rows_words>(shared_memory + ROWS_WORDS_AT);
+}
+__device__ inline volatile rows_sampling_words *rows_sampling() {
+  return tile::view<volatile rows_sampling_words>(shared_memory + ROWS_WORDS_AT);
 }
 __device__ inline volatile rows_state &rows_of(const device &d) { return rows_shared()->state[d.epoch % 2]; }
 __device__ inline uint8_t *rows_result(uint32_t slot) {

@@ -14,8 +14,8 @@ namespace mk {
 enum { BATCH_STEPS = 8 };  // K steps of a page that are read before they are multiplied
 
 struct rows_consumer : consumer {
-  results_cursor sums;      // where this warp is in the ring of results
-  instruction_cursor hand;  // in the ring of instructions
+  results_cursor sums = {d.warp / HALF_WARPS};  // where this warp is in the ring of results
+  instruction_cursor hand;                      // in the ring of instructions
 };
 // While something is recorded, drawn for another family than Llama, or quantised, registers are too few: the epoch and
 // `hand` then lie in shared memory, in words that the kernel of one row uses.
@@ -336,7 +336,7 @@ __device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, 
 
 // How many row tiles of a linear instruction are computed in this step: those of a HEAD only where some row chooses.
 __device__ inline uint32_t rows_to_do(const device &d, const mk_instruction_word &in, const mk_operand &weight) {
-  return in.opcode == MK_OP_HEAD && rows_of(d).chooses == 0 ? 0 : weight.rows;
+  return in.opcode == only<&opcode_row::logits> && rows_of(d).chooses == 0 ? 0 : weight.rows;
 }
 
 __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {

@@ -17,6 +17,8 @@
 
 namespace mk {
 
+enum { LATE_TICKS = MK_GPU_ROWS_LATE_TICKS, SLOW_LESS = PAGES_UNDER_WAY - MK_GPU_ROWS_SLOW_PAGES };
+
 // All lanes wait for the step state; false: the launch ends before this step, or all roles are to leave.
 __device__ inline bool wait_rows(const loader &l) {
   if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
@@ -64,7 +66,7 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
-      if (!wait_phase_alone(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
+      if (!wait_phase<true>(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
         return false;
       }
     }
@@ -108,7 +110,7 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   const uint8_t *base = MK_GPU_QUANTISED
                             ? first_strip(b, operand)
                             : tile::global<const uint8_t>(b.address) + operand.row * pitch + operand.col * 512;
-  uint32_t rows = in.opcode == MK_OP_HEAD && rows_of(l.d).chooses == 0 ? 0 : operand.rows;
+  uint32_t rows = in.opcode == only<&opcode_row::logits> && rows_of(l.d).chooses == 0 ? 0 : operand.rows;
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < run_bytes; chunk += chunk_bytes) {
     const uint8_t *from = base + chunk;
@@ -232,10 +234,10 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
 __device__ __forceinline__ void load_instruction(loader &l, const mk_instruction_word &in) {
   uint32_t opcode = tile::uniform(static_cast<uint32_t>(in.opcode));
   int slot = streamed_operand(opcode);
-  if (slot < 0 || ((opcode == MK_OP_ATTENTION || opcode == MK_OP_HEAD) && !wait_rows(l))) {
+  if (slot < 0 || ((opcode == only<&opcode_row::appends> || opcode == only<&opcode_row::logits>)&&!wait_rows(l))) {
     return;
   }
-  if (opcode == MK_OP_ATTENTION) {
+  if (opcode == only<&opcode_row::appends>) {
     load_unit(l, in, in.parts[slot]);
   } else if (tile::elect()) {
     load_weight_chunks(l, in, in.parts[slot]);

@@ -1,4 +1,4 @@
-// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's. Nobody waits for
+// What the roles do with an instruction of several rows per step, as one_row_roles.cuh has it of one. Nobody waits for
 // counters or signals them: such programs have no release counters (refuse.c), and relaxed ones are hints.
 #pragma once
 #include "instructions/attention_rows.cuh"
@@ -23,6 +23,21 @@ using queue_storer = rows_storer;
 __device__ inline bool stops(const rows_consumer &c) { return rows_of(c.d).stop != 0; }
 __device__ inline bool stops(const rows_storer &s) { return rows_of(s.d).stop != 0; }
 
+// The rows of the launch's first step, from the plan. The consumers need no copy of their own.
+__device__ inline void take_first_step(queue_consumer &) {}
+__device__ __forceinline__ void put_first_step(const device &d) {
+  if (d.warp == 0) {
+    put_rows(tile::lane(), planned_row(d, tile::lane(), d.params.plan), 0, rows_shared()->state[0]);
+    clear_residuals();
+  }
+}
+
+// All lanes look up what one of them copies.
+__device__ __forceinline__ void load_from_queue(loader &l, const mk_instruction_word &in) {
+  load_instruction(l, in);
+  __syncwarp();
+}
+
 template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in, const instruction_cursor &) {
   tile::forget(s.lane);
@@ -30,13 +45,13 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
   tile::forget(s.d.epoch);
   tile::forget(s.d.warp);
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)         \
-  case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME): \
-    if constexpr (MK_HAS(store_##NAME(s, in))) {        \
-      store_##NAME(s, in);                              \
-    } else if constexpr (has_row_tiles(MK_OP_##NAME)) { \
-      break;                                            \
-    }                                                   \
+#define MK_OPCODE(NAME, text, state, semantics)      \
+  case case_of(!opcodes.NAME.absent, opcodes.NAME):  \
+    if constexpr (MK_HAS(store_##NAME(s, in))) {     \
+      store_##NAME(s, in);                           \
+    } else if constexpr (opcodes.NAME.row_tiles()) { \
+      break;                                         \
+    }                                                \
     return; /* the consumers publish and signal themselves */
 #include "vm/program/opcodes.def"
     default:
@@ -45,8 +60,6 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
   store_rows(s, in);
 }
 
-__device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && places_of(opcode).fronts; }
-
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   tile::forget(c.lane);
@@ -54,14 +67,14 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
   tile::forget(c.d.warp);
   tile::forget(c.d.epoch);
 #define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
+  static_assert(!opcodes.NAME.consumed_apart() || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)           \
-  case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME):   \
-    if constexpr (is_linear(MK_OP_##NAME)) {              \
+  case case_of(!opcodes.NAME.absent, opcodes.NAME):       \
+    if constexpr (opcodes.NAME.linear) {                  \
       break;                                              \
-    } else if constexpr (searches(MK_OP_##NAME)) {        \
+    } else if constexpr (searches(opcodes.NAME)) {        \
       goto search;                                        \
     } else if constexpr (MK_HAS(consume_##NAME(c, in))) { \
       consume_##NAME(c, in);                              \

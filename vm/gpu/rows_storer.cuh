@@ -9,7 +9,7 @@ namespace mk {
 struct rows_storer {
   device d;
   uint32_t lane;
-  uint32_t tile;  // of lines
+  uint32_t tile = (d.warp - MK_GPU_CONSUMER_WARPS) / 2;  // of lines
   results_cursor results;
 };
 

@@ -116,9 +116,10 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 }
 
 // An instruction in the storer's hands. begin_X sets what all row tiles of opcode X share; prepare_X does for one tile
-// what can be done before its sums are there; finish_X does the rest (finish_residual where there is none); end_X is
-// for what comes after the last tile, and after_X for what comes after the signals. One loop in kernel.cu runs these
-// functions for every opcode; an opcode with a store_X has a loop of its own, with its end.
+// what can be done before its sums are there; finish_X does the rest; end_X is for what comes after the last tile, and
+// after_X for what comes after the signals. One loop in one_row_roles.cuh runs these functions for every opcode. Where
+// an opcode that adds to the residual has none of the first three, the loop does what all such opcodes do. An opcode
+// with a store_X has a loop of its own, with its end.
 struct row_store : kept_readers<MK_GPU_RANKS> {  // of QKV and LINEAR_PART
   uint32_t tiles;                                // 0: the storer has nothing to do
   uint32_t rounds;                               // results of each tile, one for every sixteen chains
@@ -147,14 +148,14 @@ __device__ inline uint32_t norm_rounds(const mk_instruction_word &in) {
 }
 
 // How many results the consumers make of a row tile: one for each sixteen chains.
-template <uint32_t opcode>
+template <opcode_row row>
 __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
-  if constexpr (is_linear(opcode)) {
+  if constexpr (row.linear) {
     const mk_operand &weight = in.parts[LINEAR_WEIGHT];
     uint32_t chains = (weight.cols + MK_CHAIN_COLS / 16 - 1) / (MK_CHAIN_COLS / 16);
     return weight.rows == 0 ? 1 : (chains + MK_GPU_CONSUMER_WARPS - 1) / MK_GPU_CONSUMER_WARPS;
   }
-  if constexpr (opcode == MK_OP_NORM_ADD) {
+  if constexpr (row.adds_norm) {
     return norm_rounds(in);
   }
   return 1;
@@ -179,13 +180,13 @@ __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in
 // y times the scale of the norm.
 __device__ inline two_rows normed(const two_rows &y, const row_store &r) { return {y.even * r.scale, y.odd * r.scale}; }
 
-// The end of additions to the residual: y = residual_in + sum; residual_out = y; out = bf16(y).
-__device__ inline void begin_residual(const storer &s, const mk_instruction_word &in, uint32_t residual_out,
-                                      uint32_t out, row_store &r) {
-  const mk_operand &to = in.parts[residual_out];
+// The end of additions to the residual: y = residual_in + sum; residual_out = y; out = bf16(y). `residual`: the number
+// of residual_in.
+__device__ inline void begin_residual(const storer &s, const mk_instruction_word &in, int residual, row_store &r) {
+  const mk_operand &to = in.parts[residual + 1];
   r.tiles = to.cols;
   r.plain = tile::global<float>(s.d.buffer(to).address) + to.col * 16;
-  r.row = published_row(s, in.parts[out]);
+  r.row = published_row(s, in.parts[residual + 2]);
 }
 
 __device__ inline void finish_residual(const storer &s, uint32_t tile, two_rows y, const row_store &r) {

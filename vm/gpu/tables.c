@@ -118,7 +118,7 @@ mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8
   describe_buffers(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
   for (size_t i = 0; gpu->rows > 1 && i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_COMBINE && (in->flags & MK_FUSED) != 0) {
+    if (mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0 && (in->flags & MK_FUSED) != 0) {
       mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
       mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
                     *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];

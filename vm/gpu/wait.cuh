@@ -77,37 +77,22 @@ __device__ inline void waited(const device &d, uint32_t tries) {
   }
 }
 
-// All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave.
+// All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave. `alone`: one thread
+// does, the first of its warp, while the others do something else.
+template <bool alone = false>
 __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
   uint32_t barrier = d.barrier(index);
-  if (tile::all_lanes(tile::test_wait(barrier, parity))) {
+  auto all = [](bool there) { return alone ? there : tile::all_lanes(there); };
+  if (all(tile::test_wait(barrier, parity))) {
     return true;
   }
   wait_start start = wait_begins(d);
   uint32_t tries = 0;
   bool ok = true;
-  while (ok && !tile::all_lanes(tile::try_wait(barrier, parity))) {
-    ok = keep_waiting(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
+  while (ok && !all(tile::try_wait(barrier, parity))) {
+    ok = keep_waiting<alone>(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
   }
-  waited(d, tries);
-  record_wait(d, start, activity, edge);
-  return ok;
-}
-
-// The same for one thread, the first of its warp, while the others do something else.
-__device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_t parity, uint32_t activity,
-                                        uint32_t edge) {
-  uint32_t barrier = d.barrier(index);
-  if (tile::test_wait(barrier, parity)) {
-    return true;
-  }
-  wait_start start = wait_begins(d);
-  uint32_t tries = 0;
-  bool ok = true;
-  while (ok && !tile::try_wait(barrier, parity)) {
-    ok = keep_waiting<true>(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
-  }
-  waited<true>(d, tries);
+  waited<alone>(d, tries);
   record_wait(d, start, activity, edge);
   return ok;
 }

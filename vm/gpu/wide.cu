@@ -17,6 +17,7 @@
 #include "instructions/linear_wide.cuh"
 #include "instructions/norm.cuh"
 #include "vm/gpu/controller.cuh"
+#include "vm/gpu/queue.cuh"
 #include "vm/gpu/wide_loader.cuh"
 #include "vm/gpu/wide_packer.cuh"
 
@@ -57,14 +58,15 @@ __device__ __forceinline__ void run_loader(device d) {
   }
 }
 
+// The instruction is looked up anew each time, since registers are short.
 template <typename role>
-__device__ __forceinline__ void consume_instruction(role &c) {
+__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &) {
   switch (instruction_at_hand(c).opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                        \
-  case MK_OP_##NAME:                                                   \
+  case opcodes.NAME.number:                                            \
     if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
       consume_##NAME(c, instruction_at_hand(c));                       \
-    } else if constexpr (is_linear(MK_OP_##NAME)) {                    \
+    } else if constexpr (opcodes.NAME.linear) {                        \
       break;                                                           \
     }                                                                  \
     return;
@@ -75,40 +77,11 @@ __device__ __forceinline__ void consume_instruction(role &c) {
   consume_linear(c);
 }
 
-// False: the controller hands out no more.
-__device__ __forceinline__ bool consume_queue(wide_consumer &c) {
-  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; c.d.epoch++) {
-    record_boundary(c.d);
-    for (bool last = false; !last;) {
-      if (fetch(c.d, at_hand(c)) == nullptr) {
-        return false;
-      }
-      planted_delay(c.d);
-      consume_instruction(c);
-      instruction_cursor cursor = at_hand(c);
-      last = done_with(c.d, cursor);
-      c.d.words()->at_hand[c.d.warp] = cursor.at;
-      __syncwarp();
-    }
-  }
-  return true;
-}
-
 __device__ __forceinline__ void run_consumer(device d) {
   wide_consumer c{d};
   d.words()->at_hand[d.warp] = 0;
   put_next_stage(c, {});
-  bool whole = consume_queue(c);
-  record_boundary(c.d);
-  if (c.d.warp == 0 && tile::lane() == 0) {
-    if (lines_of(c.d).stop != 0) {
-      c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
-    }
-    c.d.words()->finished = 1;
-    if (whole && blockIdx.x == 0) {
-      *d.params.epochs_done = c.d.epoch;
-    }
-  }
+  consume_queue(c);
 }
 
 }  // namespace mk

@@ -149,7 +149,7 @@ struct page_cursor {
 enum { FEW_LINES = LINES / 2 };
 __device__ inline bool few_lines(uint32_t lines) { return MK_GPU_SLOTS && lines <= FEW_LINES; }
 __device__ inline bool shares_rows(const mk_instruction_word &in, uint32_t row_tiles) {
-  return row_tiles <= GROUP_TILES && in.opcode != MK_OP_HEAD;
+  return row_tiles <= GROUP_TILES && in.opcode != only<&opcode_row::logits>;
 }
 
 struct wide_consumer {
@@ -158,10 +158,19 @@ struct wide_consumer {
   __device__ uint32_t group() const { return d.warp / 4; }
 };
 
+__device__ inline bool is_first(const wide_consumer &c) { return c.d.warp == 0 && tile::lane() == 0; }
+__device__ inline void put_down_epoch(const wide_consumer &) {}
+__device__ inline void look_up_epoch(const wide_consumer &) {}
 __device__ inline instruction_cursor at_hand(const wide_consumer &c) { return {c.d.words()->at_hand[c.d.warp]}; }
+__device__ inline void set_at_hand(const wide_consumer &c, const instruction_cursor &cursor) {
+  c.d.words()->at_hand[c.d.warp] = cursor.at;
+  __syncwarp();
+}
 __device__ inline const mk_instruction_word &instruction_at_hand(const wide_consumer &c) {
   return c.d.slot(at_hand(c).slot())->instruction;
 }
+
+__device__ inline bool stops(const wide_consumer &c) { return lines_of(c.d).stop != 0; }
 
 __device__ inline stage_cursor next_stage(const wide_consumer &c) { return {wide_shared()->stages[c.d.warp]}; }
 __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor &stage) {
@@ -265,6 +274,21 @@ __device__ inline void push_lines(const wide_consumer &c, const mk_operand &out,
         tile::store<uint4>(copy + static_cast<uint64_t>(at / pieces) * stride + at % pieces * 16, words[i]);
       }
     });
+  }
+}
+
+// By the first warp, at the end of a step: takes the next one from the plan, of `words` words each, and lets all roles
+// have it.
+__device__ inline void put_next_step(const wide_consumer &c, const mk_instruction_word &in, uint32_t words,
+                                     uint32_t stop) {
+  wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
+  // After the launch's last step the plan has what an earlier launch has left.
+  bool more = c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
+  put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
+           wide_shared()->state[(c.d.epoch + 1) % 2]);
+  __syncwarp();
+  if (tile::lane() == 0) {
+    tile::arrive(c.d.barrier(STATE_READY));
   }
 }
 

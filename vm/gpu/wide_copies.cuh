@@ -37,7 +37,7 @@ __device__ __forceinline__ bool open_page(const wide_loader &l, const stage_curs
                                           uint32_t bytes) {
   uint32_t slot = page_of(stage, page);
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), stage.phase() ^ 1) &&
-      !wait_phase_alone(l.d, PAGE_EMPTY + slot, stage.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, slot)) {
+      !wait_phase<true>(l.d, PAGE_EMPTY + slot, stage.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, slot)) {
     return false;
   }
   tile::arrive_expect(l.d.barrier(PAGE_FULL + slot), bytes);

@@ -12,7 +12,7 @@ namespace mk {
 
 // False: everybody is to leave.
 __device__ inline bool load_for_wide(wide_loader &l, const mk_instruction_word &in) {
-  if (in.opcode == MK_OP_NEXT) {
+  if (in.opcode == only<&opcode_row::moves_on>) {
     if (tile::lane() == 0) {
       tile::arrive(l.d.barrier(LOADER_DONE));
     }
@@ -24,9 +24,9 @@ __device__ inline bool load_for_wide(wide_loader &l, const mk_instruction_word &
   if (!wait_lines(l)) {
     return false;
   }
-  return in.opcode == MK_OP_HEAD     ? load_head(l, in)
-         : in.opcode == MK_OP_ATTEND ? load_cache(l, in)
-                                     : load_product(l, in);
+  return in.opcode == only<&opcode_row::logits>    ? load_head(l, in)
+         : in.opcode == only<&opcode_row::attends> ? load_cache(l, in)
+                                                   : load_product(l, in);
 }
 
 // No block may end while copies into its shared memory are under way: waits for the last fill of every page.

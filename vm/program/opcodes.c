@@ -1,4 +1,6 @@
 /* The opcode table as data, and the names of the enumerations. See program.h. */
+#include <string.h>
+
 #include "vm/program/program.h"
 
 /* Every operand and parameter line raises its opcode's count, and what is true of few is set beside the columns; the
@@ -24,6 +26,7 @@ const mk_opcode_info mk_opcode_table[MK_OP_COUNT] = {
 #define PARAM_IS_F32 true
 #define MK_CONTENT(NAME, field, means) SLOT(NAME, field).content = MK_CONTENT_##means,
 #define MK_OPTIONAL(NAME, field) SLOT(NAME, field).optional = true,
+#define MK_SUMS(NAME, kind) OF(NAME).sums = MK_SUMS_##kind,
 #define MK_STREAMS(NAME) OF(NAME).streams = true,
 #define MK_FAMILIES_ONLY(NAME) OF(NAME).families_only = true,
 #define MK_WIDE_ONLY(NAME) OF(NAME).wide_only = true,
@@ -137,4 +140,23 @@ mk_role mk_opcode_finisher(const mk_opcode_info *info) {
     }
   }
   return MK_ROLE_CONSUMER;
+}
+
+uint32_t mk_param_named(const mk_instruction *instruction, const char *name) {
+  const mk_opcode_info *info = mk_opcode_lookup(instruction->opcode);
+  for (uint32_t i = 0; i < info->param_count; i++) {
+    if (strcmp(info->params[i].name, name) == 0) {
+      return instruction->params[i];
+    }
+  }
+  return 0;
+}
+
+int mk_opcode_slot(const mk_opcode_info *info, const char *name) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (strcmp(info->operands[slot].name, name) == 0) {
+      return (int)slot;
+    }
+  }
+  return -1;
 }

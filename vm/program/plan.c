@@ -67,7 +67,7 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
                     program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
       out->kv = kv;
       one = one && find_work(program, &program->instructions[i], out);
-    } else if (program->instructions[i].opcode == MK_OP_NEXT) {
+    } else if (info != NULL && info->state == MK_STATE_WRITE) {
       one = one && agree(&out->plan, o[MK_SLOT_NEXT_plan].buffer);
       out->ring = o[MK_SLOT_NEXT_ring].rows != 0 ? o[MK_SLOT_NEXT_ring].buffer : out->ring;
     }

@@ -353,6 +353,7 @@ typedef enum mk_content {
   MK_CONTENT_CANDIDATE,
   MK_CONTENT_COUNT
 } mk_content;
+typedef enum mk_sums { MK_SUMS_PLAIN, MK_SUMS_KEPT, MK_SUMS_ROTATED, MK_SUMS_GATED, MK_SUMS_NORMED } mk_sums;
 typedef enum mk_fusion { MK_FUSION_NONE, MK_FUSION_ALWAYS, MK_FUSION_ALONE } mk_fusion;
 typedef enum mk_entries { MK_ENTRIES_NONE, MK_ENTRIES_ITEMS, MK_ENTRIES_REDUCTIONS } mk_entries;
 
@@ -382,6 +383,7 @@ typedef struct mk_opcode_info {
   bool families_only; /* of the GPU's kernels those for other families than Llama alone have it */
   bool wide_only;     /* of the GPU's kernels that for wide programs alone has it */
   bool streams;       /* takes its inputs word by word: a result may be published before all inputs have been read */
+  mk_sums sums;       /* what becomes of the sums of row tiles */
   mk_fusion fusion;   /* whether it may be done within an instruction of opcode fused_into ... */
   mk_opcode fused_into;
   uint32_t fused_slot, fused_made;                 /* ... which has left this operand, as that one of its own */
@@ -409,6 +411,10 @@ bool mk_opcode_copies(const mk_opcode_info *info, uint32_t slot);
 int mk_opcode_cache(const mk_opcode_info *info);
 /* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */
 mk_role mk_opcode_finisher(const mk_opcode_info *info);
+/* The parameter of that name, 0 where the opcode has none: for what parameters of one name ask of all their opcodes. */
+uint32_t mk_param_named(const mk_instruction *instruction, const char *name);
+/* The slot of that name, and -1. */
+int mk_opcode_slot(const mk_opcode_info *info, const char *name);
 
 /* The slot of its first operand with that content that it reads, or writes; -1: none. */
 int mk_opcode_reads(const mk_opcode_info *info, mk_content content);

@@ -144,6 +144,8 @@ Test(program, opcode_table) {
   cr_assert_not(qkv->params[MK_PARAM_QKV_width].is_float);
   cr_assert_eq(mk_opcode_lookup(MK_OP_NEXT)->state, MK_STATE_WRITE);
   cr_assert_eq(mk_opcode_lookup(MK_OP_NEXT)->param_count, 0);
+  const mk_instruction glu = {.opcode = MK_OP_GLU, .params[MK_PARAM_GLU_gelu] = 3};
+  cr_assert(mk_param_named(&glu, "gelu") == 3 && mk_param_named(&glu, "window") == 0);
 }
 
 /* Facts that stand in lines of their own fit the columns, and each other. */
@@ -168,6 +170,9 @@ Test(program, opcode_facts) {
     }
     cr_expect_eq(listed, info->entries != MK_ENTRIES_NONE, "%s: listed operands, and entries of the list", info->name);
     cr_expect(!info->streams || reads || mk_opcode_finisher(info) == MK_ROLE_STORER, "%s streams what?", info->name);
+    const bool adds = mk_opcode_slot(info, "residual_in") >= 0;
+    const bool sums = mk_opcode_is_product(info) ? !adds : info->sums == MK_SUMS_NORMED && adds;
+    cr_expect_eq(info->sums != MK_SUMS_PLAIN, sums, "%s: what becomes of its sums?", info->name);
     advances += info->state == MK_STATE_WRITE;
     if (info->fusion != MK_FUSION_NONE) {
       const mk_operand_info *taken = &info->operands[info->fused_slot];
