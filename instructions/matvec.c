@@ -17,7 +17,9 @@
 #include "instructions/dequantise.h"
 
 typedef float float4 __attribute__((vector_size(16)));
+typedef float float8 __attribute__((vector_size(32)));
 typedef float float16 __attribute__((vector_size(64)));
+typedef uint32_t word8 __attribute__((vector_size(32)));
 typedef uint32_t word16 __attribute__((vector_size(64)));
 
 enum {
@@ -117,14 +119,79 @@ static inline __attribute__((always_inline)) void add_wide(const block *b, uint3
   }
 }
 
-/* One of 16 smaller registers: no more sums at a time than it holds. */
+/* add_up of one half of the words, which begins with an even t: onto the sum of those before it. */
+static inline __attribute__((always_inline)) void add_up_half(const float8 *first, const float8 *second, float4 *sum) {
+  const float8 a = first[0] + first[1], b = second[0] + second[1];
+  const float8 by_word = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                         __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  *sum += __builtin_shufflevector(by_word, by_word, 0, 1, 2, 3);
+  *sum += __builtin_shufflevector(by_word, by_word, 4, 5, 6, 7);
+}
+
+/* As add_pairs, of two row pairs, with one of 16 registers of 32 bytes: eight of them hold sums, of both halves of the
+ * words for one vector, of one half after the other for two. */
+static inline __attribute__((always_inline)) void add_two_pairs(const block *b, uint32_t first,
+                                                                const uint32_t vectors) {
+  enum { HALVES = 2, WORDS = 8 }; /* words: of a half */
+  const uint32_t together = HALVES / vectors;
+  const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
+  const float8 *x = (const float8 *)b->x;
+  for (uint32_t chain = 0; chain < b->steps; chain += CHAIN_STEPS) {
+    const uint32_t steps = b->steps - chain < CHAIN_STEPS ? b->steps - chain : CHAIN_STEPS;
+    float4 chain_sums[2] = {{0}, {0}}; /* by vector */
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < HALVES; half += together) {
+      float8 sums[2][2][2] = {0}; /* [half or vector][pair][even, odd] */
+#pragma GCC unroll 1              /* else gcc leaves the sums in memory */
+      for (uint32_t step = 0; step < steps; step++) {
+#pragma GCC unroll 2
+        for (uint32_t g = 0; g < 2; g++) {
+#pragma GCC unroll 2
+          for (uint32_t h = 0; h < together; h++) {
+            const uint16_t *words = w + (size_t)(chain + step) * MK_TILE_STEP_ELEMENTS +
+                                    (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS + (size_t)(half + h) * 2 * WORDS;
+            const float8 *with = x + ((size_t)(chain + step) * 2 * HALVES + half + h);
+            word8 raw, low, high;
+            float8 even, odd;
+            if (half + h == 0) {
+              __builtin_prefetch((const void *)((uintptr_t)words + (vectors == 1 ? AHEAD : CHUNK_AHEAD)), 0, 3);
+            }
+            memcpy(&raw, words, sizeof raw);
+            low = raw << 16;
+            high = raw & 0xffff0000u;
+            memcpy(&even, &low, sizeof even);
+            memcpy(&odd, &high, sizeof odd);
+#pragma GCC unroll 2
+            for (uint32_t v = 0; v < vectors; v++) {
+              sums[h + v][g][0] += even * with[v * b->x_stride * HALVES];
+              sums[h + v][g][1] += odd * with[v * b->x_stride * HALVES + HALVES];
+            }
+          }
+        }
+      }
+#pragma GCC unroll 2
+      for (uint32_t i = 0; i < 2; i++) {
+        add_up_half(sums[i][0], sums[i][1], &chain_sums[vectors == 1 ? 0 : i]);
+      }
+    }
+#pragma GCC unroll 2
+    for (uint32_t v = 0; v < vectors; v++) {
+      b->sums[v][first / 2] += chain_sums[v];
+    }
+  }
+}
+
 static inline __attribute__((always_inline)) void add_narrow(const block *b, uint32_t vectors) {
-  for (uint32_t v = 0; v < vectors; v++) {
-    block one = *b;
-    one.x += v * b->x_stride;
-    one.sums += v;
+  for (uint32_t v = 0; v < vectors; v += 2) {
+    block some = *b;
+    some.x += v * b->x_stride;
+    some.sums += v;
     for (uint32_t g = 0; g < PAIRS; g += 2) {
-      add_pairs(&one, g, 2, 1);
+      if (vectors - v == 1) {
+        add_two_pairs(&some, g, 1);
+      } else {
+        add_two_pairs(&some, g, 2);
+      }
     }
   }
 }
