@@ -39,7 +39,8 @@ static void make_trees(void) {
       "&& "
       "cp " MK_SOURCE_DIR "/tests/tools/fake_tree/compute-sanitizer " MK_SOURCE_DIR
       "/tests/tools/fake_tree/nvidia-smi path && "
-      "for tool in awk basename cat cp chmod date dirname env grep head mkdir mktemp mv rm sed seq setsid sh sleep tail "
+      "for tool in awk basename cat cp chmod date dirname env grep head mkdir mktemp mv rm sed seq setsid sh sleep "
+      "tail "
       "timeout touch tr wc; do "
       "ln -s \"$(command -v $tool)\" path; done";
   char path[128];
