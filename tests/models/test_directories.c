@@ -230,42 +230,9 @@ Test(directories, layers_that_the_configuration_does_not_have_are_left_aside) {
 
 /* ---- Models of text and images ---- */
 
-static const char *const kTower = "vision_tower.vision_model.embeddings.patch_embedding.weight";
-
-/* The same model as the text of a mistral3, named as one of the two kinds of releases names it, with two tensors for
- * images. */
-static void make_whole(bool inner) {
-  char file[TEST_PATH + 32], name[sizeof parts.parts[0].name];
-  snprintf(file, sizeof file, "%s/config.json", path);
-  FILE *out = fopen(file, "w");
-  cr_assert_not_null(out);
-  cr_assert_gt(fprintf(out,
-                       "{\"model_type\":\"mistral3\",\"tie_word_embeddings\":true,\"vision_config\":{},\"text_config\":"
-                       "{\"hidden_size\":%u,\"intermediate_size\":%u,\"num_hidden_layers\":%u,"
-                       "\"num_attention_heads\":%u,\"num_key_value_heads\":%u,\"head_dim\":%u,\"vocab_size\":%u}}",
-                       config.hidden, config.intermediate, config.layers, config.heads, config.kv_heads,
-                       config.head_dim, config.vocab),
-               0);
-  cr_assert_eq(fclose(out), 0);
-  for (size_t i = 0; i < parts.count; i++) {
-    test_part *part = &parts.parts[i];
-    const bool of_model = strncmp(part->name, "model.", 6) == 0;
-    snprintf(name, sizeof name, "%.90s", part->name);
-    if (inner && of_model) {
-      snprintf(part->name, sizeof part->name, "model.language_model.%.70s", name + 6);
-    } else if (!inner) {
-      snprintf(part->name, sizeof part->name, "language_model.%.70s", name);
-    }
-  }
-  snprintf(name, sizeof name, "%s%s", inner ? "model." : "", kTower);
-  test_parts_add(&parts, name, NULL, 7, 0)->dtype = MK_TENSOR_F32;
-  snprintf(name, sizeof name, "%smulti_modal_projector.linear_1.weight", inner ? "model." : "");
-  test_parts_add(&parts, name, NULL, 5, 3)->shard = 1;
-}
-
 Test(directories, the_text_of_a_model_with_images) {
   for (int inner = 0; inner < 2; inner++) {
-    make_whole(inner != 0);
+    test_parts_make_whole(&parts, path, inner != 0);
     mk_directory directory = opened();
     cr_expect_eq(directory.config.naming, inner ? MK_NAMES_INNER : MK_NAMES_WITHIN);
     cr_expect(directory.config.kind == MK_MODEL_MISTRAL && directory.head == MK_HEAD_TIED);
@@ -281,7 +248,7 @@ Test(directories, the_text_of_a_model_with_images) {
 Test(directories, the_head_of_a_model_with_images) {
   for (int inner = 0; inner < 2; inner++) {
     add_head(EMBEDDING);
-    make_whole(inner != 0);
+    test_parts_make_whole(&parts, path, inner != 0);
     expect_head(MK_HEAD_TIED_EQUAL);
     snprintf(test_parts_find(&parts, inner ? HEAD : "language_model." HEAD)->like, sizeof parts.parts[0].like,
              "another");
@@ -294,7 +261,7 @@ Test(directories, the_head_of_a_model_with_images) {
 Test(directories, a_model_with_images_alone_says_so) {
   char file[TEST_PATH + 32];
   mk_directory directory;
-  make_whole(false);
+  test_parts_make_whole(&parts, path, false);
   snprintf(file, sizeof file, "%s/model.safetensors", path);
   cr_assert_eq(unlink(file), 0);
   cr_assert_eq(mk_directory_open(path, MK_WEIGHTS_IF_THERE, NULL, &directory), MK_OK, "%s", mk_error_message());
@@ -309,7 +276,7 @@ Test(directories, models_with_images_that_are_refused) {
                                           "model.language_model.lm_head.weight"};
     const char *norm = inner ? "model.language_model.norm.weight" : "language_model.model.norm.weight";
     char message[160];
-    make_whole(inner != 0);
+    test_parts_make_whole(&parts, path, inner != 0);
     for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
       test_parts_add(&parts, strange[i], NULL, 3, 0);
       snprintf(message, sizeof message, "tensor %s: is not part of a Mistral of 2 layers", strange[i]);
@@ -323,7 +290,7 @@ Test(directories, models_with_images_that_are_refused) {
     drop();
     make();
   }
-  make_whole(false); /* one of the text model has the other name */
+  test_parts_make_whole(&parts, path, false); /* one of the text model has the other name */
   test_parts_add(&parts, "model.language_model.norm.weight", NULL, config.hidden, 0);
   open_refused("is not part of a Mistral of 2 layers");
 }
