@@ -20,6 +20,7 @@ typedef float float4 __attribute__((vector_size(16)));
 typedef float float8 __attribute__((vector_size(32)));
 typedef float float16 __attribute__((vector_size(64)));
 typedef uint32_t word8 __attribute__((vector_size(32)));
+typedef word8 loose8 __attribute__((aligned(2), may_alias)); /* where weights lie */
 typedef uint32_t word16 __attribute__((vector_size(64)));
 
 enum {
@@ -119,64 +120,57 @@ static inline __attribute__((always_inline)) void add_wide(const block *b, uint3
   }
 }
 
-/* add_up of one half of the words, which begins with an even t: onto the sum of those before it. */
-static inline __attribute__((always_inline)) void add_up_half(const float8 *first, const float8 *second, float4 *sum) {
-  const float8 a = first[0] + first[1], b = second[0] + second[1];
+/* ---- Vector units with 16 registers of 32 bytes, or fewer ----
+ * Eight of them hold sums. Each is a variable by itself, since gcc leaves arrays in memory, under sanitizers for ever. */
+
+enum { HALVES = 2, HALF_WORDS = MK_TILE / HALVES }; /* of the words of a row pair */
+
+/* Sums of a half, of even and of odd elements, for each of two row pairs. */
+#define HALF_SUMS(type, name) type name##_even, type name##_odd, type name##_next_even, type name##_next_odd
+
+/* add_up of one half, which begins with an even t: onto the sum of those before it. */
+static inline __attribute__((always_inline)) void add_up_half(HALF_SUMS(const float8 *, s), float4 *sum) {
+  const float8 a = *s_even + *s_odd, b = *s_next_even + *s_next_odd;
   const float8 by_word = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
                          __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
   *sum += __builtin_shufflevector(by_word, by_word, 0, 1, 2, 3);
   *sum += __builtin_shufflevector(by_word, by_word, 4, 5, 6, 7);
 }
 
-/* As add_pairs, of two row pairs, with one of 16 registers of 32 bytes: eight of them hold sums, of both halves of the
- * words for one vector, of one half after the other for two. */
+/* Adds the products of a half of a step with a vector. */
+static inline __attribute__((always_inline)) void add_half(HALF_SUMS(float8 *, s), const uint16_t *words,
+                                                           const float8 *x) {
+  const word8 first = *(const loose8 *)words, second = *(const loose8 *)(words + MK_TILE_STEP_ELEMENTS / PAIRS);
+  *s_even += (float8)(first << 16) * x[0];
+  *s_odd += (float8)(first & 0xffff0000u) * x[HALVES];
+  *s_next_even += (float8)(second << 16) * x[0];
+  *s_next_odd += (float8)(second & 0xffff0000u) * x[HALVES];
+}
+
+/* As add_pairs, of two row pairs: both halves together for one vector, one half after the other for two. */
 static inline __attribute__((always_inline)) void add_two_pairs(const block *b, uint32_t first,
                                                                 const uint32_t vectors) {
-  enum { HALVES = 2, WORDS = 8 }; /* words: of a half */
-  const uint32_t together = HALVES / vectors;
-  const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
+  const uint16_t *pairs = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
   const float8 *x = (const float8 *)b->x;
+  const size_t next_words = vectors == 1 ? 2 * HALF_WORDS : 0, next_x = vectors == 1 ? 1 : b->x_stride * HALVES;
   for (uint32_t chain = 0; chain < b->steps; chain += CHAIN_STEPS) {
     const uint32_t steps = b->steps - chain < CHAIN_STEPS ? b->steps - chain : CHAIN_STEPS;
-    float4 chain_sums[2] = {{0}, {0}}; /* by vector */
-#pragma GCC unroll 2
-    for (uint32_t half = 0; half < HALVES; half += together) {
-      float8 sums[2][2][2] = {0}; /* [half or vector][pair][even, odd] */
-#pragma GCC unroll 1              /* else gcc leaves the sums in memory */
-      for (uint32_t step = 0; step < steps; step++) {
-#pragma GCC unroll 2
-        for (uint32_t g = 0; g < 2; g++) {
-#pragma GCC unroll 2
-          for (uint32_t h = 0; h < together; h++) {
-            const uint16_t *words = w + (size_t)(chain + step) * MK_TILE_STEP_ELEMENTS +
-                                    (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS + (size_t)(half + h) * 2 * WORDS;
-            const float8 *with = x + ((size_t)(chain + step) * 2 * HALVES + half + h);
-            word8 raw, low, high;
-            float8 even, odd;
-            if (half + h == 0) {
-              __builtin_prefetch((const void *)((uintptr_t)words + (vectors == 1 ? AHEAD : CHUNK_AHEAD)), 0, 3);
-            }
-            memcpy(&raw, words, sizeof raw);
-            low = raw << 16;
-            high = raw & 0xffff0000u;
-            memcpy(&even, &low, sizeof even);
-            memcpy(&odd, &high, sizeof odd);
-#pragma GCC unroll 2
-            for (uint32_t v = 0; v < vectors; v++) {
-              sums[h + v][g][0] += even * with[v * b->x_stride * HALVES];
-              sums[h + v][g][1] += odd * with[v * b->x_stride * HALVES + HALVES];
-            }
-          }
-        }
+    float4 sum = {0}, other_sum = {0};
+    for (uint32_t half = 0; half < HALVES; half += HALVES / vectors) {
+      const uint16_t *words = pairs + (size_t)chain * MK_TILE_STEP_ELEMENTS + (size_t)half * 2 * HALF_WORDS;
+      const float8 *with = x + (size_t)chain * 2 * HALVES + half;
+      float8 e0 = {0}, o0 = {0}, e1 = {0}, o1 = {0}, e2 = {0}, o2 = {0}, e3 = {0}, o3 = {0};
+      for (uint32_t step = 0; step < steps; step++, words += MK_TILE_STEP_ELEMENTS, with += 2 * (size_t)HALVES) {
+        __builtin_prefetch((const void *)((uintptr_t)words + (vectors == 1 ? AHEAD : CHUNK_AHEAD)), 0, 3);
+        add_half(&e0, &o0, &e1, &o1, words, with);
+        add_half(&e2, &o2, &e3, &o3, words + next_words, with + next_x);
       }
-#pragma GCC unroll 2
-      for (uint32_t i = 0; i < 2; i++) {
-        add_up_half(sums[i][0], sums[i][1], &chain_sums[vectors == 1 ? 0 : i]);
-      }
+      add_up_half(&e0, &o0, &e1, &o1, &sum);
+      add_up_half(&e2, &o2, &e3, &o3, vectors == 1 ? &sum : &other_sum);
     }
-#pragma GCC unroll 2
-    for (uint32_t v = 0; v < vectors; v++) {
-      b->sums[v][first / 2] += chain_sums[v];
+    b->sums[0][first / 2] += sum;
+    if (vectors != 1) {
+      b->sums[1][first / 2] += other_sum;
     }
   }
 }
