@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) void add_wide(const block *b, uint3
 }
 
 /* ---- Vector units with 16 registers of 32 bytes, or fewer ----
- * Eight of them hold sums. Each is a variable by itself, since gcc leaves arrays in memory, under sanitizers for ever. */
+ * Eight of them hold sums. Each is a variable by itself: under sanitizers gcc leaves arrays in memory. */
 
 enum { HALVES = 2, HALF_WORDS = MK_TILE / HALVES }; /* of the words of a row pair */
 
