@@ -17,7 +17,10 @@
 #include "instructions/dequantise.h"
 
 typedef float float4 __attribute__((vector_size(16)));
+typedef float float8 __attribute__((vector_size(32)));
 typedef float float16 __attribute__((vector_size(64)));
+typedef uint32_t word8 __attribute__((vector_size(32)));
+typedef word8 loose8 __attribute__((aligned(2), may_alias)); /* where weights lie */
 typedef uint32_t word16 __attribute__((vector_size(64)));
 
 enum {
@@ -117,14 +120,72 @@ static inline __attribute__((always_inline)) void add_wide(const block *b, uint3
   }
 }
 
-/* One of 16 smaller registers: no more sums at a time than it holds. */
+/* ---- Vector units with 16 registers of 32 bytes, or fewer ----
+ * Eight of them hold sums. Each is a variable by itself: under sanitizers gcc leaves arrays in memory. */
+
+enum { HALVES = 2, HALF_WORDS = MK_TILE / HALVES }; /* of the words of a row pair */
+
+/* Sums of a half, of even and of odd elements, for each of two row pairs. */
+#define HALF_SUMS(type, name) type name##_even, type name##_odd, type name##_next_even, type name##_next_odd
+
+/* add_up of one half, which begins with an even t: onto the sum of those before it. */
+static inline __attribute__((always_inline)) void add_up_half(HALF_SUMS(const float8 *, s), float4 *sum) {
+  const float8 a = *s_even + *s_odd, b = *s_next_even + *s_next_odd;
+  const float8 by_word = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                         __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  *sum += __builtin_shufflevector(by_word, by_word, 0, 1, 2, 3);
+  *sum += __builtin_shufflevector(by_word, by_word, 4, 5, 6, 7);
+}
+
+/* Adds the products of a half of a step with a vector. */
+static inline __attribute__((always_inline)) void add_half(HALF_SUMS(float8 *, s), const uint16_t *words,
+                                                           const float8 *x) {
+  const word8 first = *(const loose8 *)words, second = *(const loose8 *)(words + MK_TILE_STEP_ELEMENTS / PAIRS);
+  *s_even += (float8)(first << 16) * x[0];
+  *s_odd += (float8)(first & 0xffff0000u) * x[HALVES];
+  *s_next_even += (float8)(second << 16) * x[0];
+  *s_next_odd += (float8)(second & 0xffff0000u) * x[HALVES];
+}
+
+/* As add_pairs, of two row pairs: both halves together for one vector, one half after the other for two. */
+static inline __attribute__((always_inline)) void add_two_pairs(const block *b, uint32_t first,
+                                                                const uint32_t vectors) {
+  const uint16_t *pairs = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
+  const float8 *x = (const float8 *)b->x;
+  const size_t next_words = vectors == 1 ? 2 * HALF_WORDS : 0, next_x = vectors == 1 ? 1 : b->x_stride * HALVES;
+  for (uint32_t chain = 0; chain < b->steps; chain += CHAIN_STEPS) {
+    const uint32_t steps = b->steps - chain < CHAIN_STEPS ? b->steps - chain : CHAIN_STEPS;
+    float4 sum = {0}, other_sum = {0};
+    for (uint32_t half = 0; half < HALVES; half += HALVES / vectors) {
+      const uint16_t *words = pairs + (size_t)chain * MK_TILE_STEP_ELEMENTS + (size_t)half * 2 * HALF_WORDS;
+      const float8 *with = x + (size_t)chain * 2 * HALVES + half;
+      float8 e0 = {0}, o0 = {0}, e1 = {0}, o1 = {0}, e2 = {0}, o2 = {0}, e3 = {0}, o3 = {0};
+      for (uint32_t step = 0; step < steps; step++, words += MK_TILE_STEP_ELEMENTS, with += 2 * (size_t)HALVES) {
+        __builtin_prefetch((const void *)((uintptr_t)words + (vectors == 1 ? AHEAD : CHUNK_AHEAD)), 0, 3);
+        add_half(&e0, &o0, &e1, &o1, words, with);
+        add_half(&e2, &o2, &e3, &o3, words + next_words, with + next_x);
+      }
+      add_up_half(&e0, &o0, &e1, &o1, &sum);
+      add_up_half(&e2, &o2, &e3, &o3, vectors == 1 ? &sum : &other_sum);
+    }
+    b->sums[0][first / 2] += sum;
+    if (vectors != 1) {
+      b->sums[1][first / 2] += other_sum;
+    }
+  }
+}
+
 static inline __attribute__((always_inline)) void add_narrow(const block *b, uint32_t vectors) {
-  for (uint32_t v = 0; v < vectors; v++) {
-    block one = *b;
-    one.x += v * b->x_stride;
-    one.sums += v;
+  for (uint32_t v = 0; v < vectors; v += 2) {
+    block some = *b;
+    some.x += v * b->x_stride;
+    some.sums += v;
     for (uint32_t g = 0; g < PAIRS; g += 2) {
-      add_pairs(&one, g, 2, 1);
+      if (vectors - v == 1) {
+        add_two_pairs(&some, g, 1);
+      } else {
+        add_two_pairs(&some, g, 2);
+      }
     }
   }
 }

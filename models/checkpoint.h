@@ -52,6 +52,7 @@ typedef struct mk_checkpoint_survey {
   size_t quantised;              /* modules */
   size_t tensors_aside;          /* those of layers that it does not have */
   uint32_t layers_aside;
+  size_t tensors_beside; /* of what the model has for images */
 } mk_checkpoint_survey;
 
 mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const mk_config *config);

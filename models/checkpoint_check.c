@@ -84,6 +84,7 @@ mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const m
     const mk_tensor_use use = mk_family_find(config, tensor->name, &want);
     const bool needed = use == MK_TENSOR_WANTED && !(config->tied && want.weight->when == MK_HAVE_UNTIED);
     survey.used[tensor->dtype] += needed && !mk_quant_has(config, &want);
+    survey.tensors_beside += use == MK_TENSOR_BESIDE;
     if (use == MK_TENSOR_ASIDE) {
       survey.tensors_aside++;
       survey.layers_aside += want.layer != last;

@@ -150,8 +150,13 @@ static mk_status take_token_ids(const json_t *root, mk_config *config) {
   return json_is_integer(pad) ? take_id(pad, "pad_token_id", config, &usable, &id) : MK_OK;
 }
 
-static mk_status take_heads(const json_t *root, const mk_kind_info *kind, mk_config *config) {
-  MK_TRY(need_u32(root, "num_attention_heads", MK_MAX_HEADS, &config->heads));
+/* `otherwise` 0: it has to be there. */
+static mk_status take_count(const json_t *root, const char *key, uint32_t otherwise, uint32_t high, uint32_t *out) {
+  return otherwise == 0 ? need_u32(root, key, high, out) : take_u32(root, key, otherwise, high, out);
+}
+
+static mk_status take_heads(const json_t *root, const mk_kind_info *kind, uint32_t otherwise, mk_config *config) {
+  MK_TRY(take_count(root, "num_attention_heads", otherwise, MK_MAX_HEADS, &config->heads));
   /* Llama 2 7B files do not write it. */
   const uint32_t kv_heads = kind->kv_heads != 0 ? kind->kv_heads : config->heads;
   MK_TRY(take_u32(root, "num_key_value_heads", kv_heads, MK_MAX_HEADS, &config->kv_heads));
@@ -175,22 +180,52 @@ static mk_status take_heads(const json_t *root, const mk_kind_info *kind, mk_con
   return MK_OK;
 }
 
-static mk_status take_all(const json_t *root, mk_config *config) {
-  MK_TRY(mk_config_kind(root, &config->kind));
+/* The text model, of which the configuration is `root` itself, or text_config of a whole one. */
+static mk_status take_text(const json_t *root, const mk_whole_info *whole, mk_config *config) {
+  MK_TRY(whole == NULL ? mk_config_kind(root, &config->kind) : mk_config_text_kind(root, whole, &config->kind));
   MK_TRY(refuse_unsupported(root, config->kind));
   const mk_kind_info *kind = mk_kind_lookup(config->kind);
   MK_TRY(take_u32(root, "hidden_size", kind->hidden, MK_MAX_WIDTH, &config->hidden));
   MK_TRY(take_u32(root, "intermediate_size", kind->intermediate, MK_MAX_WIDTH, &config->intermediate));
-  MK_TRY(need_u32(root, "num_hidden_layers", MK_MAX_LAYERS, &config->layers));
+  MK_TRY(take_count(root, "num_hidden_layers", whole == NULL ? 0 : whole->layers, MK_MAX_LAYERS, &config->layers));
   MK_TRY(take_u32(root, "vocab_size", kind->vocab, MK_MAX_WIDTH, &config->vocab));
   MK_TRY(take_u32(root, "max_position_embeddings", kind->max_position, MK_MAX_POSITION, &config->max_position));
-  MK_TRY(take_heads(root, kind, config));
+  MK_TRY(take_heads(root, kind, whole == NULL ? 0 : whole->heads, config));
   double eps = kind->eps;
   MK_TRY(mk_config_positive(root, "", "rms_norm_eps", 1, &eps));
   config->rms_eps = (float)eps;
   MK_TRY(mk_config_rope(root, config));
-  MK_TRY(mk_config_differences(root, config));
-  config->tied = kind->tied;
+  return mk_config_differences(root, config);
+}
+
+/* What is said of the text model beside text_config counts where both say it, as in transformers. */
+static mk_status take_whole(const json_t *root, const mk_whole_info *whole, mk_config *config) {
+  char shown[MK_JSON_SHOWN];
+  const json_t *text = mk_json_get(root, "text_config");
+  if (!json_is_object(text)) {
+    return text == NULL ? mk_config_missing("text_config")
+                        : mk_error(MK_ERR_FILE, "text_config: is %s, must be an object", mk_json_show(text, shown));
+  }
+  mk_status status = take_text(text, whole, config);
+  status = status == MK_OK ? take_token_ids(text, config) : status;
+  if (status != MK_OK) {
+    return mk_error_prefix(status, "text_config");
+  }
+  config->naming = MK_NAMES_WITHIN;
+  config->tied = true;
+  MK_TRY(mk_config_bool(root, "tie_word_embeddings", &config->tied));
+  MK_TRY(mk_config_quant(mk_json_get(root, "quantization_config") != NULL ? root : text, config));
+  return take_token_ids(root, config);
+}
+
+static mk_status take_all(const json_t *root, mk_config *config) {
+  const mk_whole_info *whole;
+  MK_TRY(mk_config_whole(root, &whole));
+  if (whole != NULL) {
+    return take_whole(root, whole, config);
+  }
+  MK_TRY(take_text(root, NULL, config));
+  config->tied = mk_kind_lookup(config->kind)->tied;
   MK_TRY(mk_config_bool(root, "tie_word_embeddings", &config->tied));
   MK_TRY(mk_config_quant(root, config));
   return take_token_ids(root, config);

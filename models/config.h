@@ -34,6 +34,13 @@ typedef enum mk_model_kind {
   MK_MODEL_KINDS,
 } mk_model_kind;
 
+/* How a checkpoint names the tensors of the text model. */
+typedef enum mk_naming {
+  MK_NAMES_PLAIN,  /* model.layers.0...: it is the whole model */
+  MK_NAMES_WITHIN, /* language_model.model.layers.0..., language_model.lm_head...: parts for images stand beside it */
+  MK_NAMES_INNER,  /* model.language_model.layers.0..., lm_head...: the same, by other releases of transformers */
+} mk_naming;
+
 /* "Qwen3": for messages; "qwen3": model_type. */
 const char *mk_model_title(mk_model_kind kind);
 const char *mk_model_type(mk_model_kind kind);
@@ -89,6 +96,7 @@ typedef struct mk_config {
   bool rope_is_long;                                       /* mk_config_set_context */
   /* What sets a family apart; all of it is zero for a plain Llama. */
   mk_model_kind kind;
+  mk_naming naming; /* of config.json alone: plain or within; with weights (models/directory.h): as they have it */
   bool qkv_bias, o_bias, mlp_bias;
   bool fused;         /* tensors qkv_proj and gate_up_proj, each of several */
   bool norm_after;    /* norms of what attention and MLP add, in place of what they take */
@@ -137,7 +145,8 @@ void mk_config_set_context(mk_config *config, uint32_t tokens);
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta
  * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the family's own
  * class of transformers 5 (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which
- * nothing in the weights bears out. Ids that no token has are ignored. *out changes on success only. */
+ * nothing in the weights bears out, and which are left out where a text model is in text_config alone. Ids that no
+ * token has are ignored. *out changes on success only. */
 mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
 /* Overrides bos/eos from the text of a generation_config.json, for a vocabulary of inout->vocab. */
 mk_status mk_config_parse_generation(const char *text, size_t length, mk_config *inout);

@@ -28,13 +28,18 @@ const mk_kind_info *mk_kind_lookup(mk_model_kind kind) { return &kinds[kind]; }
 const char *mk_model_title(mk_model_kind kind) { return kinds[kind].title; }
 const char *mk_model_type(mk_model_kind kind) { return kinds[kind].type; }
 
+static const mk_whole_info wholes[] = {
+    {"gemma3", "Gemma3ForConditionalGeneration", MK_MODEL_GEMMA3, 26, 8},
+    {"mistral3", "Mistral3ForConditionalGeneration", MK_MODEL_MISTRAL, 32, 32},
+};
+enum { WHOLES = sizeof wholes / sizeof wholes[0], MOST_TYPES = 160 }; /* MOST_TYPES: bytes of a list of all types */
+
 /* Families that are known and not computed: by what their model_type, or their class before "For", begins with. The
  * first one that fits counts. */
 static const struct {
   const char *type, *lacks;
 } others[] = {
     {"gemma3n", "layers of several kinds, embeddings of each layer, images and sound"},
-    {"gemma3", "images; of Gemma 3 the text models are supported, whose model_type is gemma3_text"},
     {"gemma2", "soft caps on scores and logits"},
     {"gemma", "its table of tensors"},
     {"mixtral", "a mixture of experts"},
@@ -58,7 +63,6 @@ static const struct {
     {"llama4", "a mixture of experts and attention in chunks"},
     {"mllama", "images"},
     {"llava", "images"},
-    {"mistral3", "images"},
     {"ministral3", "queries that are scaled by their position"},
     {"pixtral", "images"},
     {"gpt_oss", "a mixture of experts, attention sinks and local windows"},
@@ -114,17 +118,58 @@ static const char *what_lacks(const json_t *root, const char *type) {
                                                             : "its table of tensors and its graph (docs/FAMILY.md)";
 }
 
-static const char *list_types(char list[160]) {
+static const char *list_types(char list[MOST_TYPES]) {
   size_t used = 0;
   for (int k = 0; k < MK_MODEL_KINDS; k++) {
-    used += (size_t)snprintf(list + used, 160 - used, "%s%s", k == 0 ? "" : ", ", kinds[k].type);
+    used += (size_t)snprintf(list + used, MOST_TYPES - used, "%s%s", k == 0 ? "" : ", ", kinds[k].type);
+  }
+  for (int w = 0; w < WHOLES; w++) {
+    used += (size_t)snprintf(list + used, MOST_TYPES - used, ", %s", wholes[w].type);
   }
   return list;
 }
 
+static bool lists_class(const json_t *classes, const char *class) {
+  for (size_t i = 0; i < json_array_size(classes); i++) {
+    const char *name = json_string_value(json_array_get(classes, i));
+    if (name != NULL && strcmp(name, class) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* By model_type, or, where there is none, by class name. */
+mk_status mk_config_whole(const json_t *root, const mk_whole_info **out) {
+  char shown[MK_JSON_SHOWN];
+  const json_t *type = mk_json_get(root, "model_type"), *classes = mk_json_get(root, "architectures");
+  const char *name = json_string_value(type);
+  *out = NULL;
+  for (int w = 0; w < WHOLES; w++) {
+    const bool listed = lists_class(classes, wholes[w].class);
+    if (type == NULL ? listed : name != NULL && strcmp(name, wholes[w].type) == 0) {
+      *out = &wholes[w];
+      return classes == NULL || listed ? MK_OK
+                                       : mk_error(MK_ERR_FILE, "architectures: %s is not supported; only [\"%s\"] is",
+                                                  mk_json_show(classes, shown), wholes[w].class);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_config_text_kind(const json_t *text, const mk_whole_info *whole, mk_model_kind *out) {
+  *out = whole->kind;
+  if (mk_json_get(text, "model_type") != NULL || mk_json_get(text, "architectures") != NULL) {
+    MK_TRY(mk_config_kind(text, out));
+  }
+  return *out == whole->kind ? MK_OK
+                             : mk_error(MK_ERR_FILE, "model_type: is \"%s\"; the text model of a %s is a %s",
+                                        kinds[*out].type, whole->type, kinds[whole->kind].type);
+}
+
 /* By model_type, and by class name where the file lists classes; one of the two is enough. */
 mk_status mk_config_kind(const json_t *root, mk_model_kind *out) {
-  char shown[MK_JSON_SHOWN], list[160];
+  char shown[MK_JSON_SHOWN], list[MOST_TYPES];
   const json_t *type = mk_json_get(root, "model_type"), *classes = mk_json_get(root, "architectures");
   const char *name = json_string_value(type);
   int kind = MK_MODEL_KINDS;

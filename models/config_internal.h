@@ -32,6 +32,17 @@ const mk_kind_info *mk_kind_lookup(mk_model_kind kind);
 /* Whose configuration it is. For another architecture the message says what it lacks here. */
 mk_status mk_config_kind(const json_t *root, mk_model_kind *out);
 
+/* A model of text and images, of which the text model is read. */
+typedef struct mk_whole_info {
+  const char *type, *class;
+  mk_model_kind kind;     /* of the text model */
+  uint32_t layers, heads; /* where its configuration does not have them */
+} mk_whole_info;
+/* *out: NULL, where the configuration is that of a text model. */
+mk_status mk_config_whole(const json_t *root, const mk_whole_info **out);
+/* The kind of its text model, from text_config. */
+mk_status mk_config_text_kind(const json_t *text, const mk_whole_info *whole, mk_model_kind *out);
+
 /* What sets the family apart, for a configuration whose sizes are read. */
 mk_status mk_config_differences(const json_t *root, mk_config *config);
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "models/family.h"
 #include "models/json.h"
 
 enum { CHUNK_BYTES = 1 << 20 };
@@ -42,9 +43,28 @@ static mk_status compare(const mk_checkpoint *checkpoint, const mk_tensor *const
   return status;
 }
 
+static const mk_tensor *find_plain(const mk_directory *directory, const char *plain) {
+  char name[MK_TENSOR_NAME];
+  mk_family_stored_name(&directory->config, plain, name);
+  return mk_checkpoint_find(directory->checkpoint, name);
+}
+
+/* Which of the two namings a model with parts for images has. */
+static void settle_naming(mk_directory *directory) {
+  mk_config other = directory->config;
+  mk_wanted_tensor want;
+  other.naming = MK_NAMES_INNER;
+  for (size_t i = 0; directory->config.naming == MK_NAMES_WITHIN && i < mk_checkpoint_count(directory->checkpoint);
+       i++) {
+    if (mk_family_find(&other, mk_checkpoint_tensor(directory->checkpoint, i)->name, &want) == MK_TENSOR_WANTED) {
+      directory->config.naming = MK_NAMES_INNER;
+    }
+  }
+}
+
 static mk_status settle_head(mk_directory *directory, const volatile sig_atomic_t *cancel) {
-  const mk_tensor *const tensors[2] = {mk_checkpoint_find(directory->checkpoint, "model.embed_tokens.weight"),
-                                       mk_checkpoint_find(directory->checkpoint, "lm_head.weight")};
+  const mk_tensor *const tensors[2] = {find_plain(directory, "model.embed_tokens.weight"),
+                                       find_plain(directory, "lm_head.weight")};
   if (!directory->config.tied || tensors[1] == NULL) {
     return MK_OK;
   }
@@ -80,6 +100,7 @@ static mk_status open_all(const char *path, mk_weights_wanted wanted, const vola
     return MK_OK;
   }
   MK_TRY(mk_checkpoint_open(path, &out->checkpoint));
+  settle_naming(out);
   MK_TRY(mk_checkpoint_check(out->checkpoint, &out->config));
   MK_TRY(mk_quant_settle(out->checkpoint, &out->config));
   MK_TRY(settle_head(out, cancel));
@@ -200,6 +221,11 @@ const char *mk_directory_note(const mk_directory *directory, mk_note note, char 
                survey->tensors_aside, plural(survey->tensors_aside), survey->layers_aside, plural(survey->layers_aside),
                directory->config.layers);
       return survey->tensors_aside != 0 ? line : NULL;
+    case MK_NOTE_IMAGES:
+      snprintf(line, MK_NOTE_SIZE,
+               "images are not read: the text model alone is computed, %zu tensor%s beside it left aside",
+               survey->tensors_beside, plural(survey->tensors_beside));
+      return directory->config.naming != MK_NAMES_PLAIN ? line : NULL;
     case MK_NOTE_QUANTISED:
       return note_quantised(directory, line);
     case MK_NOTE_ORDERED:

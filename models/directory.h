@@ -46,6 +46,7 @@ typedef enum mk_note {
   MK_NOTE_HEAD,      /* untied, though config.json ties */
   MK_NOTE_ROUNDING,  /* tensors that become bf16 */
   MK_NOTE_ASIDE,     /* layers that are not computed */
+  MK_NOTE_IMAGES,    /* images are not read */
   MK_NOTE_QUANTISED, /* what weights are, where they are quantised */
   MK_NOTE_ORDERED,   /* modules that are quantised, but packed as bf16 */
   MK_NOTES

@@ -157,12 +157,51 @@ void mk_family_tensor_at(const mk_config *config, uint64_t index, mk_wanted_tens
   }
 }
 
-void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tensor, char name[MK_TENSOR_NAME]) {
-  if (tensor->weight->of_layer) {
-    snprintf(name, MK_TENSOR_NAME, "%s%u.%s", mk_family_of(config)->layer_prefix, tensor->layer, tensor->tensor->name);
-  } else {
-    snprintf(name, MK_TENSOR_NAME, "%s", tensor->tensor->name);
+enum { PLAIN_NAME = 72 }; /* bytes of the longest plain name, and its end */
+static const char within[] = "language_model.", model[] = "model.", inner[] = "model.language_model.";
+
+/* Where the name goes on after a beginning; NULL: it has another one. */
+static const char *after(const char *name, const char *beginning) {
+  const size_t length = strlen(beginning);
+  return strncmp(name, beginning, length) == 0 ? name + length : NULL;
+}
+
+void mk_family_stored_name(const mk_config *config, const char *plain, char name[MK_TENSOR_NAME]) {
+  const char *rest = config->naming == MK_NAMES_INNER ? after(plain, model) : NULL;
+  snprintf(name, MK_TENSOR_NAME, "%s%s",
+           config->naming == MK_NAMES_WITHIN ? within
+           : rest != NULL                    ? inner
+                                             : "",
+           rest != NULL ? rest : plain);
+}
+
+/* The other way around; false: no tensor of the text model has this name. */
+static bool plain_name(const mk_config *config, const char *name, char plain[MK_TENSOR_NAME]) {
+  const bool is_inner = config->naming == MK_NAMES_INNER;
+  const char *rest = config->naming == MK_NAMES_PLAIN ? name : after(name, is_inner ? inner : within);
+  if (rest == NULL && (!is_inner || after(name, model) != NULL)) {
+    return false;
   }
+  const int length =
+      snprintf(plain, MK_TENSOR_NAME, "%s%s", is_inner && rest != NULL ? model : "", rest != NULL ? rest : name);
+  return length < MK_TENSOR_NAME;
+}
+
+static bool is_beside(const mk_config *config, const char *name) {
+  const char *rest = config->naming == MK_NAMES_INNER ? after(name, model) : NULL;
+  name = rest != NULL ? rest : name;
+  return config->naming != MK_NAMES_PLAIN &&
+         (after(name, "vision_tower.") != NULL || after(name, "multi_modal_projector.") != NULL);
+}
+
+void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tensor, char name[MK_TENSOR_NAME]) {
+  char plain[PLAIN_NAME];
+  if (tensor->weight->of_layer) {
+    snprintf(plain, PLAIN_NAME, "%s%u.%s", mk_family_of(config)->layer_prefix, tensor->layer, tensor->tensor->name);
+  } else {
+    snprintf(plain, PLAIN_NAME, "%s", tensor->tensor->name);
+  }
+  mk_family_stored_name(config, plain, name);
 }
 
 bool mk_family_is_module(const mk_wanted_tensor *tensor) {
@@ -202,8 +241,14 @@ static bool split_layer_name(const mk_family *family, const char *name, uint32_t
 mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wanted_tensor *out) {
   const mk_family *family = mk_family_of(config);
   uint32_t layer = 0;
+  char plain[MK_TENSOR_NAME];
+  *out = (mk_wanted_tensor){.layer = 0};
+  if (is_beside(config, name) || !plain_name(config, name, plain)) {
+    return is_beside(config, name) ? MK_TENSOR_BESIDE : MK_TENSOR_UNKNOWN;
+  }
+  name = plain;
   const bool of_layer = split_layer_name(family, name, &layer, &name);
-  *out = (mk_wanted_tensor){.layer = layer};
+  out->layer = layer;
   if (of_layer && layer >= config->layers) {
     return MK_TENSOR_ASIDE;
   }

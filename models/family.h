@@ -94,6 +94,8 @@ typedef struct mk_wanted_tensor {
 uint64_t mk_family_tensor_count(const mk_config *config);
 void mk_family_tensor_at(const mk_config *config, uint64_t index, mk_wanted_tensor *out);
 void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tensor, char name[MK_TENSOR_NAME]);
+/* The name that a tensor of the text model has in the checkpoint, from the plain one (mk_naming). */
+void mk_family_stored_name(const mk_config *config, const char *plain, char name[MK_TENSOR_NAME]);
 
 /* Whether it is a matrix that may be quantised, which an embedding table is not; and the number of one of a layer among
  * all that the table has. */
@@ -105,6 +107,7 @@ typedef enum mk_tensor_use {
   MK_TENSOR_WANTED, /* *out says what; with tied embeddings an untied one, too */
   MK_TENSOR_EXTRA,  /* is tolerated */
   MK_TENSOR_ASIDE,  /* of layer out->layer, which the configuration does not have */
+  MK_TENSOR_BESIDE, /* of what a model has for images */
   MK_TENSOR_UNKNOWN,
 } mk_tensor_use;
 mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wanted_tensor *out);

@@ -19,6 +19,9 @@ enum {
   VOCAB = 499,
   BLOCKS = 40,
   FEW_BLOCKS = 12, /* requests have to give theirs back */
+  /* The same without a machine for prompts, which caches in fp8 do not have: prompts take turns in steps of sixteen
+   * rows, and fewer are under way. One request needs five. */
+  FEWEST_BLOCKS = 6,
   SCHEDULES = 200, /* with each number of blocks */
   QUICK_SCHEDULES = 40,
   FAULT_EVERY = 25,
@@ -274,7 +277,7 @@ static void run_schedules(world *w, const mk_config *config, uint32_t blocks, ui
          "nothing was known, cancelled or struck");
   expect(w->crossings != 0 && counters.one_row_steps < counters.steps, "schedules",
          "nobody went on by one row, or came back");
-  expect(blocks != FEW_BLOCKS || w->preemptions != 0, "schedules", "nobody had to give blocks back");
+  expect(blocks == BLOCKS || w->preemptions != 0, "schedules", "nobody had to give blocks back");
   mk_engine_close(w->engine);
 }
 
@@ -288,6 +291,6 @@ void test_schedules(bool quick) {
     w = (world){.random = 11, .draws = draws != 0};
     learn(&w, &config);
     run_schedules(&w, &config, BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
-    run_schedules(&w, &config, FEW_BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
+    run_schedules(&w, &config, kv == MK_DTYPE_BF16 ? FEW_BLOCKS : FEWEST_BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
   }
 }

@@ -228,6 +228,73 @@ Test(directories, layers_that_the_configuration_does_not_have_are_left_aside) {
   open_refused("tensor model.layers.1.whatever: is not part of a Llama of 2 layers");
 }
 
+/* ---- Models of text and images ---- */
+
+Test(directories, the_text_of_a_model_with_images) {
+  for (int inner = 0; inner < 2; inner++) {
+    test_parts_make_whole(&parts, path, inner != 0);
+    mk_directory directory = opened();
+    cr_expect_eq(directory.config.naming, inner ? MK_NAMES_INNER : MK_NAMES_WITHIN);
+    cr_expect(directory.config.kind == MK_MODEL_MISTRAL && directory.head == MK_HEAD_TIED);
+    expect_note(&directory, MK_NOTE_IMAGES, "images are not read: the text model alone is computed, 2 tensors beside");
+    expect_note(&directory, MK_NOTE_ROUNDING, NULL); /* the one in fp32 is not computed with */
+    expect_note(&directory, MK_NOTE_ASIDE, NULL);
+    mk_directory_close(&directory);
+    drop();
+    make();
+  }
+}
+
+Test(directories, the_head_of_a_model_with_images) {
+  for (int inner = 0; inner < 2; inner++) {
+    add_head(EMBEDDING);
+    test_parts_make_whole(&parts, path, inner != 0);
+    expect_head(MK_HEAD_TIED_EQUAL);
+    snprintf(test_parts_find(&parts, inner ? HEAD : "language_model." HEAD)->like, sizeof parts.parts[0].like,
+             "another");
+    expect_head(MK_HEAD_TIED_DIFFERS);
+    drop();
+    make();
+  }
+}
+
+Test(directories, a_model_with_images_alone_says_so) {
+  char file[TEST_PATH + 32];
+  mk_directory directory;
+  test_parts_make_whole(&parts, path, false);
+  snprintf(file, sizeof file, "%s/model.safetensors", path);
+  cr_assert_eq(unlink(file), 0);
+  cr_assert_eq(mk_directory_open(path, MK_WEIGHTS_IF_THERE, NULL, &directory), MK_OK, "%s", mk_error_message());
+  expect_note(&directory, MK_NOTE_IMAGES, "images are not read");
+  mk_directory_close(&directory);
+}
+
+/* A tensor of the other naming, of none, and one that is missing. */
+Test(directories, models_with_images_that_are_refused) {
+  for (int inner = 0; inner < 2; inner++) {
+    static const char *const strange[] = {"vision_model.x", "model.norm.weight", "language_model.norm.weight",
+                                          "model.language_model.lm_head.weight"};
+    const char *norm = inner ? "model.language_model.norm.weight" : "language_model.model.norm.weight";
+    char message[160];
+    test_parts_make_whole(&parts, path, inner != 0);
+    for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
+      test_parts_add(&parts, strange[i], NULL, 3, 0);
+      snprintf(message, sizeof message, "tensor %s: is not part of a Mistral of 2 layers", strange[i]);
+      open_refused(message);
+      parts.count--;
+    }
+    snprintf(test_parts_find(&parts, norm)->name, sizeof parts.parts[0].name, "%svision_tower.norm",
+             inner ? "model." : "");
+    snprintf(message, sizeof message, "tensor %s: is missing", norm);
+    open_refused(message);
+    drop();
+    make();
+  }
+  test_parts_make_whole(&parts, path, false); /* one of the text model has the other name */
+  test_parts_add(&parts, "model.language_model.norm.weight", NULL, config.hidden, 0);
+  open_refused("is not part of a Mistral of 2 layers");
+}
+
 Test(directories, every_allocation_may_fail) {
   add_head(EMBEDDING);
   test_parts_write(&parts, path);

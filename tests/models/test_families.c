@@ -230,13 +230,149 @@ Test(families, gemma3_tensors) {
   mk_graph_free(graph);
 }
 
+/* ---- Models of text and images, of which the text model is read ---- */
+
+static mk_status parse_whole(const char *type, const char *text_keys, const char *keys, mk_config *out) {
+  char text[2048];
+  snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"text_config\":{%s},\"vision_config\":{\"hidden_size\":7}%s}",
+           type, text_keys, keys);
+  return mk_config_parse(text, strlen(text), out);
+}
+
+static mk_config accepted_whole(const char *type, const char *text_keys, const char *keys) {
+  mk_config config;
+  cr_assert_eq(parse_whole(type, text_keys, keys, &config), MK_OK, "%s {%s} %s: %s", type, text_keys, keys,
+               mk_error_message());
+  return config;
+}
+
+static void refused_whole(const char *type, const char *text_keys, const char *keys, const char *message) {
+  mk_config config;
+  cr_expect_eq(parse_whole(type, text_keys, keys, &config), MK_ERR_FILE, "%s {%s} %s", type, text_keys, keys);
+  cr_expect_not_null(strstr(mk_error_message(), message), "\"%s\" lacks \"%s\"", mk_error_message(), message);
+}
+
+static void refused_text(const char *text, const char *message) {
+  mk_config config;
+  cr_expect_eq(mk_config_parse(text, strlen(text), &config), MK_ERR_FILE, "%s", text);
+  cr_expect_not_null(strstr(mk_error_message(), message), "\"%s\" lacks \"%s\"", mk_error_message(), message);
+}
+
+/* As the files of Gemma 3 4B have it, and as transformers writes it today. */
+Test(families, gemma3_with_images) {
+  static const char *const spellings[] = {
+      "\"hidden_size\":2560,\"intermediate_size\":10240,\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,"
+      "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024",
+      "\"hidden_size\":2560,\"intermediate_size\":10240,\"num_hidden_layers\":34,\"sliding_window\":1024,"
+      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0},"
+      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}"};
+  for (size_t i = 0; i < 2; i++) {
+    const mk_config c = accepted_whole("gemma3", spellings[i], ",\"eos_token_id\":[1,106]");
+    cr_expect(c.kind == MK_MODEL_GEMMA3 && c.naming == MK_NAMES_WITHIN && c.tied && c.gelu && c.norm_around);
+    cr_expect(c.hidden == 2560 && c.intermediate == 10240 && c.layers == 34 && c.vocab == 262208);
+    cr_expect(c.heads == 8 && c.kv_heads == 4 && c.head_dim == 256 && c.max_position == 131072);
+    cr_expect(c.rope_type == MK_ROPE_LINEAR && c.rope_factor == 8 && c.rope_theta == 1e6);
+    cr_expect(c.rope_local_theta == 10000 && c.window == 1024 && mk_config_window(&c, 5) == 0);
+    cr_expect(c.eos_count == 2 && c.eos[0] == 1 && c.eos[1] == 106);
+  }
+  const mk_config c = accepted_whole("gemma3", "", "");
+  cr_expect(c.hidden == 2304 && c.intermediate == 9216 && c.layers == 26 && c.heads == 8, "the class's values");
+  cr_expect(c.rope_type == MK_ROPE_DEFAULT && c.window == 4096 && c.rms_eps == 1e-6f);
+}
+
+/* What stands beside text_config counts. */
+Test(families, a_whole_model_says_it_beside_its_text) {
+  mk_config c = accepted_whole("gemma3", "\"tie_word_embeddings\":false,\"eos_token_id\":5,\"bos_token_id\":2", "");
+  cr_expect(c.tied && c.eos_count == 1 && c.eos[0] == 5 && c.has_bos && c.bos == 2);
+  c = accepted_whole("gemma3", "\"eos_token_id\":5", ",\"tie_word_embeddings\":false,\"eos_token_id\":[7,8]");
+  cr_expect(!c.tied && c.eos_count == 2 && c.eos[0] == 7);
+  c = accepted_whole("mistral3", "\"head_dim\":128,\"sliding_window\":null",
+                     ",\"architectures\":[\"Mistral3ForConditionalGeneration\"]");
+  cr_expect(c.kind == MK_MODEL_MISTRAL && c.naming == MK_NAMES_WITHIN && c.head_dim == 128 && c.window == 0);
+  cr_expect(c.layers == 32 && c.heads == 32 && c.kv_heads == 8);
+  const char *by_class = "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"text_config\":{}}";
+  cr_expect_eq(mk_config_parse(by_class, strlen(by_class), &c), MK_OK, "%s", mk_error_message());
+  cr_expect_eq(accepted("gemma3_text", "\"text_config\":{\"hidden_size\":1},").naming, MK_NAMES_PLAIN);
+}
+
+Test(families, whole_models_that_are_refused) {
+  refused_text("{\"model_type\":\"gemma3\"}", "text_config: is missing");
+  refused_text("{\"model_type\":\"gemma3\",\"text_config\":null}", "text_config: is missing");
+  refused_text("{\"model_type\":\"gemma3\",\"text_config\":[]}", "text_config: is [], must be an object");
+  refused_text("{\"model_type\":\"mistral3\",\"text_config\":\"mistral\"}", "text_config: is \"mistral\"");
+  refused_text("{\"model_type\":\"gemma3_text\",\"hidden_size\":64}", "num_hidden_layers: is missing");
+  refused_whole("gemma3", "\"hidden_size\":\"2560\"", "", "text_config: hidden_size: is \"2560\"");
+  refused_whole("gemma3", "\"num_hidden_layers\":0", "", "text_config: num_hidden_layers: is 0");
+  refused_whole("gemma3", "\"num_attention_heads\":6", "", "text_config: num_key_value_heads: is 4");
+  refused_whole("gemma3", "\"model_type\":\"llama\",\"num_attention_heads\":8", "",
+                "text_config: model_type: is \"llama\"; the text model of a gemma3 is a gemma3_text");
+  refused_whole("gemma3", "\"model_type\":\"gemma3\"", "", "text_config: model_type: \"gemma3\" is not supported");
+  refused_whole("gemma3", "\"final_logit_softcapping\":30", "", "text_config: final_logit_softcapping: is 30");
+  refused_whole("gemma3", "\"eos_token_id\":\"x\"", "", "text_config: eos_token_id: is \"x\"");
+  refused_whole("gemma3", "", ",\"eos_token_id\":\"x\"", "eos_token_id: is \"x\"");
+  refused_whole("gemma3", "", ",\"architectures\":[\"Gemma3ForCausalLM\"]",
+                "only [\"Gemma3ForConditionalGeneration\"] is");
+  refused_whole("gemma3", "", ",\"tie_word_embeddings\":3", "tie_word_embeddings: is 3");
+  refused_whole("mistral3", "\"model_type\":\"ministral3\"", "", "it needs queries that are scaled by their position");
+  refused_whole("gemma3n", "", "", "it needs layers of several kinds");
+  refused_whole("llava", "", "", "it needs images");
+}
+
+/* Plain names, and what they are in either naming; NULL: the text model has no such tensor. */
+Test(families, names_of_the_text_of_a_whole_model) {
+  static const struct {
+    const char *within, *inner;
+  } names[] = {
+      {"language_model.model.embed_tokens.weight", "model.language_model.embed_tokens.weight"},
+      {"language_model.model.layers.33.self_attn.q_norm.weight",
+       "model.language_model.layers.33.self_attn.q_norm.weight"},
+      {"language_model.model.norm.weight", "model.language_model.norm.weight"},
+      {"language_model.lm_head.weight", "lm_head.weight"},
+  };
+  static const char *const strange[] = {"model.norm.weight",
+                                        "norm.weight",
+                                        "language_model.norm.weight",
+                                        "model.language_model.lm_head.weight",
+                                        "language_model.",
+                                        "model.language_model.",
+                                        "language_model.language_model.model.norm.weight",
+                                        ""};
+  static const char *const beside[] = {"vision_tower.vision_model.encoder.layers.0.layer_norm1.weight",
+                                       "multi_modal_projector.mm_input_projection_weight"};
+  mk_config c = accepted_whole("gemma3", "\"num_hidden_layers\":34", "");
+  mk_wanted_tensor want;
+  char name[MK_TENSOR_NAME], longer[512];
+  for (int inner = 0; inner < 2; inner++) {
+    c.naming = inner ? MK_NAMES_INNER : MK_NAMES_WITHIN;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+      const char *own = inner ? names[i].inner : names[i].within, *other = inner ? names[i].within : names[i].inner;
+      cr_expect_eq(mk_family_find(&c, own, &want), MK_TENSOR_WANTED, "%s", own);
+      mk_family_tensor_name(&c, &want, name);
+      cr_expect_str_eq(name, own);
+      cr_expect_eq(mk_family_find(&c, other, &want), MK_TENSOR_UNKNOWN, "%s", other);
+    }
+    for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
+      cr_expect_eq(mk_family_find(&c, strange[i], &want), MK_TENSOR_UNKNOWN, "%s", strange[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+      snprintf(name, sizeof name, "%s%s", inner ? "model." : "", beside[i]);
+      cr_expect_eq(mk_family_find(&c, name, &want), MK_TENSOR_BESIDE, "%s", name);
+    }
+    snprintf(longer, sizeof longer, "%s%0400d", inner ? "model.language_model." : "language_model.", 7);
+    cr_expect_eq(mk_family_find(&c, longer, &want), MK_TENSOR_UNKNOWN);
+    snprintf(longer, sizeof longer, "%s.layers.34.x", inner ? "model.language_model" : "language_model.model");
+    cr_expect_eq(mk_family_find(&c, longer, &want), MK_TENSOR_ASIDE);
+  }
+  c.naming = MK_NAMES_PLAIN;
+  cr_expect_eq(mk_family_find(&c, beside[0], &want), MK_TENSOR_UNKNOWN);
+}
+
 Test(families, other_architectures_say_what_they_lack) {
   static const struct {
     const char *type, *keys, *lacks;
   } cases[] = {{"mixtral", "", "a mixture of experts"},
                {"gemma", "", "its table of tensors"},
                {"gemma2", "", "soft caps on scores and logits"},
-               {"gemma3", "", "images; of Gemma 3 the text models are supported, whose model_type is gemma3_text"},
                {"gemma3n_text", "", "layers of several kinds, embeddings of each layer, images and sound"},
                {"gpt2", "", "layer norms and learned positions"},
                {"deepseek_v3", "", "latent attention and a mixture of experts"},
@@ -254,7 +390,8 @@ Test(families, other_architectures_say_what_they_lack) {
     refused(cases[i].type, cases[i].keys, message);
   }
   refused("nobody_knows", "",
-          "supported are llama, qwen2, qwen3, mistral, ministral, granite, smollm3, phi3, olmo2, gemma3_text");
+          "supported are llama, qwen2, qwen3, mistral, ministral, granite, smollm3, phi3, olmo2, gemma3_text, gemma3, "
+          "mistral3");
   refused("qwen3", "\"architectures\":[\"LlamaForCausalLM\"],", "only [\"Qwen3ForCausalLM\"] is");
 }
 

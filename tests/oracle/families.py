@@ -11,6 +11,7 @@ bf16 is measured beside it. README.md has the file's format. Needs torch, transf
 """
 
 import argparse
+import glob
 import json
 import os
 import struct
@@ -19,6 +20,7 @@ import sys
 import tempfile
 
 import numpy as np
+import safetensors.torch
 import torch
 import transformers
 
@@ -161,6 +163,21 @@ ROWS = [
      {"sliding_window": 777, "layer_types": [WINDOW, FULL], "rope": {"rope_type": "linear", "factor": 8.0},
       "rope_theta": 1e6}),
     ("Gemma3", 128, 16, 8, 272, 640, 6, 999, True, 33, "float16", "500KB", {"sliding_window": 1, "rms_norm_eps": 1e-5}),
+
+    # The text of models with images, in both namings; "brief": config.json as Gemma 3 4B has it.
+    ("Gemma3", 256, 8, 4, 144, 257, 7, 301, True, 33, "bfloat16", "1GB",
+     {"whole": "within", "brief": True, "sliding_window": 16, "rope": {"rope_type": "linear", "factor": 8.0},
+      "rope_theta": 1e6}),
+    ("Gemma3", 128, 6, 3, 102, 344, 6, 333, True, 200, "float16", "300KB",
+     {"whole": "inner", "sliding_window": 50, "rope": {"rope_type": "linear", "factor": 8.0}}),
+    ("Gemma3", 64, 3, 1, 135, 129, 2, 263, False, 90, "float32", "1GB",
+     {"whole": "within", "sliding_window": 31, "layer_types": [WINDOW, FULL]}),
+    ("Gemma3", 256, 2, 2, 160, 96, 2, 300, True, 600, "bfloat16", "1GB",
+     {"whole": "inner", "sliding_window": 100, "layer_types": [WINDOW, FULL]}),
+    ("Mistral", 128, 4, 2, 160, 344, 3, 301, False, 24, "bfloat16", "1GB",
+     {"whole": "within", "head_dim": 128, "sliding_window": None}),
+    ("Mistral", 64, 3, 1, 135, 129, 2, 263, True, 300, "float16", "200KB",
+     {"whole": "inner", "head_dim": 64, "sliding_window": None, "rope_theta": 1e9}),
 ]
 KEPT = (2, 4, 5, 6)  # of each family, by number
 KEPT_TOO = ("mistral_8", "ministral_3")
@@ -176,8 +193,72 @@ def models():
         yield {**m, "name": f"{m['family'].lower()}_{number}", "seed": number}
 
 
+def whole_of(m, text):
+    """The configuration of a model that reads images, by a tower that is as small as can be."""
+    images = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}
+    if m["family"] == "Gemma3":
+        return transformers.Gemma3Config(text_config=text, vision_config=transformers.SiglipVisionConfig(**images),
+                                         mm_tokens_per_image=4, tie_word_embeddings=m["tied"])
+    return transformers.Mistral3Config(text_config=text, tie_word_embeddings=m["tied"],
+                                       vision_config=transformers.PixtralVisionConfig(head_dim=16, **images))
+
+
+def class_of(m):
+    if "whole" in m["more"]:
+        return getattr(transformers, m["family"] + ("3" if m["family"] == "Mistral" else "")
+                       + "ForConditionalGeneration")
+    return getattr(transformers, m["family"] + "ForCausalLM")
+
+
+def plain(name):
+    """Of a text model's tensor in a model with images; None: it is of another part."""
+    if name.startswith("model.language_model."):
+        return "model." + name[len("model.language_model."):]
+    return name if name == "lm_head.weight" else None
+
+
+def stored(name, naming):
+    """As the directory has it, from either naming."""
+    name = name.removeprefix("language_model.") if name.startswith("language_model.") else \
+        plain(name) or name.removeprefix("model.")
+    text = name.startswith("model.") or name == "lm_head.weight"
+    if naming == "within":
+        return "language_model." + name if text else name
+    if not text:
+        return "model." + name
+    return "model.language_model." + name.removeprefix("model.") if name.startswith("model.") else name
+
+
+def rename(folder, naming):
+    for path in glob.glob(os.path.join(folder, "*.safetensors")):
+        tensors = safetensors.torch.load_file(path)
+        safetensors.torch.save_file({stored(k, naming): v for k, v in tensors.items()}, path, {"format": "pt"})
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(index):
+        text = json.load(open(index))
+        text["weight_map"] = {stored(k, naming): v for k, v in text["weight_map"].items()}
+        json.dump(text, open(index, "w"))
+
+
+def shorten(folder):
+    """text_config without what its class has by itself, and with the rotation's older keys."""
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path))
+    text, otherwise = config["text_config"], transformers.Gemma3TextConfig().to_dict()
+    ropes = text.pop("rope_parameters")
+    text = {k: v for k, v in text.items() if k == "model_type" or k not in otherwise or otherwise[k] != v}
+    for key in ("layer_types", "_sliding_window_pattern", "architectures"):
+        text.pop(key, None)
+    text["rope_theta"] = ropes[FULL].pop("rope_theta")
+    text["rope_local_base_freq"] = ropes[WINDOW]["rope_theta"]
+    text["rope_scaling"] = ropes[FULL]
+    config["text_config"] = text
+    json.dump(config, open(path, "w"))
+
+
 def config_of(m):
-    more = dict(m["more"])
+    more = {k: v for k, v in m["more"].items() if k not in ("whole", "brief")}
     rope, theta, partial = dict(more.pop("rope", {"rope_type": "default"})), more.pop("rope_theta",
         10000.0), more.pop("partial", None)
     positions = 4096
@@ -230,11 +311,15 @@ def tensor(seed, name, shape, family):
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
 
 
+def text_of(model):
+    return getattr(model.model, "language_model", model.model)
+
+
 @torch.no_grad()
 def settle(model):
     """The factor on Gemma's embeddings is rounded to bf16, as the class does with weights of bf16, whatever their dtype
     is here."""
-    scale = getattr(model.model.embed_tokens, "embed_scale", None)
+    scale = getattr(text_of(model).embed_tokens, "embed_scale", None)
     if scale is not None:
         scale.copy_(scale.to(torch.bfloat16))
     return model.eval()
@@ -242,8 +327,12 @@ def settle(model):
 
 @torch.no_grad()
 def model_of(m):
-    model = getattr(transformers, m["family"] + "ForCausalLM")(config_of(m))
+    whole = "whole" in m["more"]
+    model = class_of(m)(whole_of(m, config_of(m)) if whole else config_of(m))
     for name, parameter in model.named_parameters():
+        name = plain(name) if whole else name
+        if name is None:
+            continue
         parameter.copy_(torch.from_numpy(tensor(m["seed"], name, tuple(parameter.shape), m["family"])))
     return settle(model)
 
@@ -310,8 +399,12 @@ def write_tokenizer(folder, vocab):
 def check(m, command):
     with tempfile.TemporaryDirectory() as folder:
         model_of(m).to(getattr(torch, m["dtype"])).save_pretrained(folder, max_shard_size=m["shard"])
+        if "whole" in m["more"]:
+            rename(folder, m["more"]["whole"])
+        if "brief" in m["more"]:
+            shorten(folder)
         write_tokenizer(folder, m["vocab"])
-        kind = getattr(transformers, m["family"] + "ForCausalLM")
+        kind = class_of(m)
         prompt, is_long = prompt_of(m), context_is_long(m)
         truth = settle(kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager"))
         tokens, want = greedy(truth, prompt, is_long)

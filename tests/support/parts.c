@@ -8,6 +8,7 @@
 
 #include "models/synth.h"
 #include "tests/support/raw_model.h"
+#include "tests/support/text.h"
 
 enum { HEADER = 1 << 16, SHARDS = 4 };
 
@@ -125,4 +126,47 @@ void test_parts_write(const test_parts *parts, const char *directory) {
     }
   }
   write_index(parts, directory);
+}
+
+/* Writes `text` with the one `from` in it replaced. */
+static void put_with(FILE *file, const char *text, const char *from, const char *to) {
+  const char *at = strstr(text, from);
+  cr_assert_not_null(at, "%s is not in %s", from, text);
+  cr_assert_gt(fprintf(file, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)), 0);
+}
+
+static void wrap_config(const char *directory) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  char *text = test_read_file(path), *end = strstr(text, "\"model_type\"");
+  cr_assert_not_null(end, "%s", text);
+  FILE *file = fopen(path, "w");
+  cr_assert_not_null(file, "%s", path);
+  cr_assert_gt(fprintf(file, "{\"model_type\": \"mistral3\", \"vision_config\": {}, \"text_config\": "), 0);
+  char *classes = strstr(text, "LlamaForCausalLM");
+  cr_assert(classes != NULL && classes < end, "%s", text);
+  cr_assert_gt(fprintf(file, "%.*sMistral", (int)(classes - text), text), 0);
+  put_with(file, classes + strlen("Llama"), "\"llama\"", "\"mistral\"");
+  cr_assert_gt(fprintf(file, "}\n"), 0);
+  cr_assert_eq(fclose(file), 0);
+  free(text);
+}
+
+void test_parts_make_whole(test_parts *parts, const char *directory, bool inner) {
+  char name[sizeof parts->parts[0].name];
+  wrap_config(directory);
+  for (size_t i = 0; i < parts->count; i++) {
+    test_part *part = &parts->parts[i];
+    const bool of_model = strncmp(part->name, "model.", 6) == 0;
+    snprintf(name, sizeof name, "%s", part->name);
+    if (inner && of_model) {
+      snprintf(part->name, sizeof part->name, "model.language_model.%.70s", name + 6);
+    } else if (!inner) {
+      snprintf(part->name, sizeof part->name, "language_model.%.70s", name);
+    }
+  }
+  snprintf(name, sizeof name, "%svision_tower.patch_conv.weight", inner ? "model." : "");
+  test_parts_add(parts, name, NULL, 7, 0)->dtype = MK_TENSOR_F32;
+  snprintf(name, sizeof name, "%smulti_modal_projector.linear_1.weight", inner ? "model." : "");
+  test_parts_add(parts, name, NULL, 5, 3)->shard = 1;
 }

@@ -29,4 +29,8 @@ test_part *test_parts_add(test_parts *parts, const char *name, const char *like,
 /* DIR/model.safetensors, or shards and their index when a part has another shard than 0. */
 void test_parts_write(const test_parts *parts, const char *directory);
 
+/* The same model as the text of a mistral3 with two tensors for images, named as either kind of transformers' releases
+ * names it (mk_naming); rewrites DIR/config.json, which is that of a Llama. */
+void test_parts_make_whole(test_parts *parts, const char *directory, bool inner);
+
 #endif

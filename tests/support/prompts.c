@@ -85,14 +85,15 @@ const float *test_prompt_logits(const mk_program *program, mk_cpu *cpu, uint32_t
   return logits + (size_t)((count - 1) % mk_program_rows(program)) * program->buffers[buffer].cols;
 }
 
-static const uint16_t *cached(const mk_program *program, mk_cpu *cpu, size_t buffer, uint32_t token, uint32_t head) {
-  const mk_buffer *kv = &program->buffers[buffer];
-  const uint32_t *table = mk_cpu_memory(cpu, buffers_of(program).table);
+static const uint16_t *cached(const mk_buffer *kv, const uint16_t *memory, const uint32_t *table, uint32_t token,
+                              uint32_t head) {
   const uint64_t pair = (uint64_t)table[token / kv->block_tokens] * kv->cols + head;
-  return (const uint16_t *)mk_cpu_memory(cpu, buffer) + pair * 2 * kv->block_tokens * kv->head_dim;
+  return memory + pair * 2 * kv->block_tokens * kv->head_dim;
 }
 
 void test_prompt_expect_cache(const mk_program *a, mk_cpu *on_a, const mk_program *b, mk_cpu *on_b, uint32_t count) {
+  const uint32_t *table_of_a = mk_cpu_memory(on_a, buffers_of(a).table);
+  const uint32_t *table_of_b = mk_cpu_memory(on_b, buffers_of(b).table);
   uint32_t caches = 0;
   for (size_t i = 0; i < a->buffer_count; i++) {
     const mk_buffer *kv = &a->buffers[i];
@@ -101,13 +102,15 @@ void test_prompt_expect_cache(const mk_program *a, mk_cpu *on_a, const mk_progra
     }
     const int other = mk_program_find_buffer(b, kv->name);
     cr_assert_geq(other, 0, "there is no %s", kv->name);
+    const mk_buffer *other_kv = &b->buffers[other];
+    const uint16_t *in_a = mk_cpu_memory(on_a, i), *in_b = mk_cpu_memory(on_b, (size_t)other);
     caches++;
     for (uint32_t t = 0; t < count; t++) {
       for (uint32_t at = 0; at < kv->cols * 2 * kv->head_dim; at++) {
         const uint32_t dim = at % kv->head_dim, which = at / kv->head_dim % 2, head = at / kv->head_dim / 2;
         const uint64_t offset = mk_block_offset(kv->block_tokens, kv->head_dim, which, t % kv->block_tokens, dim);
-        const uint16_t have = cached(a, on_a, i, t, head)[offset];
-        const uint16_t want = cached(b, on_b, (size_t)other, t, head)[offset];
+        const uint16_t have = cached(kv, in_a, table_of_a, t, head)[offset];
+        const uint16_t want = cached(other_kv, in_b, table_of_b, t, head)[offset];
         cr_assert_eq(have, want, "%s: %c of token %u, head %u, dim %u: 0x%x, not 0x%x", kv->name,
                      which == 0 ? 'K' : 'V', t, head, dim, have, want);
       }

@@ -125,6 +125,27 @@ Test(directories, a_tied_head_that_is_stored_and_equal_changes_nothing) {
   free(equal);
 }
 
+/* The tokens of the same text model by itself. */
+Test(directories, the_text_of_a_model_with_images) {
+  test_parts_write(&parts, path);
+  char *alone = generated(NULL);
+  for (int inner = 0; inner < 2; inner++) {
+    test_parts_make_whole(&parts, path, inner != 0);
+    test_parts_write(&parts, path);
+    char *text = generated("images are not read: the text model alone is computed, 2 tensors beside it left aside");
+    cr_expect_str_eq(text, alone);
+    free(text);
+    INFO("shape       Mistral, 2 layers");
+    INFO("\ntext        images are not read");
+    EXPECT(0, "", "", "compile", "-m", path, "-o", file_of("p.mkp"), "--sms", "3");
+    EXPECT(2, "", "has parts for images, which would be lost", "quantize", "-m", path, "-o", file_of("less"), "--to",
+           "fp8");
+    drop();
+    make();
+  }
+  free(alone);
+}
+
 Test(directories, compile_makes_the_program_that_run_makes) {
   const char *const program = file_of("p.mkp");
   test_parts_write(&parts, path);

@@ -358,6 +358,9 @@ mk_status mk_quantise_directory(const char *from, const char *to, const mk_quant
     status = mk_error(MK_ERR_USAGE, "%s: its weights are quantised already (%s); start from a bf16, fp16 or fp32 model",
                       from, mk_codes_name((mk_codes)w.directory.config.quant.codes));
   }
+  if (status == MK_OK && w.directory.config.naming != MK_NAMES_PLAIN) {
+    status = mk_error(MK_ERR_USAGE, "%s: has parts for images, which would be lost; start from a text model", from);
+  }
   if (status == MK_OK) {
     result->group = options->codes == MK_CODES_INT4 ? choose_group(&w.directory.config) : 0;
     status = write_all(&w);

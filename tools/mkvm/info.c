@@ -256,6 +256,9 @@ static void print_directory(const mk_directory *d) {
   if (mk_directory_note(d, MK_NOTE_ASIDE, line) != NULL) {
     printf("layers      %s\n", line);
   }
+  if (mk_directory_note(d, MK_NOTE_IMAGES, line) != NULL) {
+    printf("text        %s\n", line);
+  }
   printf("parameters  %" PRIu64 " (%s)\n", mk_family_parameters(&d->config),
          mk_human_count(mk_family_parameters(&d->config)));
 }
