@@ -392,7 +392,7 @@ typedef struct mk_opcode_info {
   mk_param_info params[MK_MAX_PARAMS];
 } mk_opcode_info;
 
-extern const mk_opcode_info mk_opcode_table[MK_OP_COUNT];
+extern const mk_opcode_info mk_opcode_table[]; /* by opcode */
 /* NULL when `opcode` is not one. */
 static inline const mk_opcode_info *mk_opcode_lookup(uint32_t opcode) {
   return opcode > MK_OP_NONE && opcode < MK_OP_COUNT ? &mk_opcode_table[opcode] : NULL;
