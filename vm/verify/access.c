@@ -16,6 +16,7 @@ typedef struct mk_use { /* one stamped read */
   uint32_t span;      /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
   mk_content meaning; /* readers of one meaning may share a group */
   uint32_t instruction, slot;
+  uint32_t thread, time; /* of the reader, in epoch 0 */
 } mk_use;
 
 /* Whether the instruction writes only at some positions: an ATTENTION writes split s once position / span reaches s,
@@ -30,9 +31,18 @@ static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
 typedef struct mk_collect {
   mk_verifier *v;
   mk_use *uses;
+  size_t *plain; /* operands of plain and paged buffers, as links are numbered */
+  size_t plain_count, plain_capacity;
   size_t use_count, use_capacity;
   size_t write_capacity, cut_capacity, target_capacity, target_count, group_capacity, reader_capacity, reader_count;
 } mk_collect;
+
+static const mk_operand *plain_operand(const mk_verifier *v, size_t plain) {
+  return &mk_at(v, plain / MK_MAX_OPERANDS)->operands[plain % MK_MAX_OPERANDS];
+}
+static const mk_operand_info *plain_info(const mk_verifier *v, size_t plain) {
+  return &mk_info(mk_at(v, plain / MK_MAX_OPERANDS))->operands[plain % MK_MAX_OPERANDS];
+}
 
 static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
   mk_verifier *v = c->v;
@@ -46,7 +56,9 @@ static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
   v->writes[v->write_count++] = (mk_write){.key = mk_cell_key(o->buffer, o->row, o->col),
                                            .end = (uint32_t)o->col + o->cols,
                                            .instruction = index,
-                                           .slot = slot,
+                                           .slot = (uint8_t)slot,
+                                           .content = (uint8_t)mk_info(in)->operands[slot].content,
+                                           .anywhere = mk_fused_anywhere(v, in),
                                            .long_only = only_when_long(v, in)};
   return MK_OK;
 }
@@ -79,10 +91,17 @@ static mk_status collect(mk_collect *c, uint32_t index) {
       bool used = info->operands[slot].when == MK_WHEN_USED;
       mk_content meaning = info->operands[slot].content;
       uint32_t span = meaning == MK_CONTENT_PARTS ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
-      c->uses[c->use_count++] =
-          (mk_use){.where = *o, .span = span, .meaning = meaning, .instruction = index, .slot = slot};
+      c->uses[c->use_count++] = (mk_use){.where = *o,
+                                         .span = span,
+                                         .meaning = meaning,
+                                         .instruction = index,
+                                         .slot = slot,
+                                         .thread = mk_thread_of(v, index, info->operands[slot].role),
+                                         .time = mk_time(mk_position_of(v, index), MK_DONE)};
     }
     if (b->store != MK_STORE_STAMPED) {
+      MK_TRY(mk_grow(&c->plain, &c->plain_capacity, c->plain_count + 1, sizeof *c->plain));
+      c->plain[c->plain_count++] = (size_t)index * MK_MAX_OPERANDS + slot;
       MK_TRY(collect_cuts(c, o));
     }
   }
@@ -148,7 +167,9 @@ static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, 
     writes_in(v, o->buffer, row, o->col, end, &first, &last);
     MK_TRY(mk_grow(pairs, capacity, *count + (last - first), sizeof **pairs));
     for (size_t w = first; w < last && (v->writes[w].key & 0xffff) <= covered; w++) {
-      MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));
+      if (use->meaning != v->writes[w].content || use->meaning == MK_CONTENT_PARTS) {
+        MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));
+      }
       covered = v->writes[w].end;
       (*pairs)[(*count)++] = (mk_keyed){.low = w, .entry = group};
     }
@@ -168,11 +189,7 @@ static mk_status add_readers(mk_collect *c, mk_group *group, const mk_use *uses,
   mk_verifier *v = c->v;
   group->first_reader = (uint32_t)c->reader_count;
   for (size_t i = 0; i < count; i++) {
-    uint32_t index = uses[i].instruction;
-    mk_role role = mk_info(mk_at(v, index))->operands[uses[i].slot].role;
-    mk_reader reader = {.instruction = index,
-                        .thread = mk_thread_of(v, index, role),
-                        .index = mk_time(mk_position_of(v, index), MK_DONE)};
+    const mk_reader reader = {.instruction = uses[i].instruction, .thread = uses[i].thread, .index = uses[i].time};
     if (group->reader_count != 0 && v->readers[c->reader_count - 1].thread == reader.thread) {
       v->readers[c->reader_count - 1] = reader;
       continue;
@@ -252,10 +269,10 @@ static mk_status link_writers(mk_collect *c) {
         w->first_group = (uint32_t)i;
       }
       uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
-      v->targets[i] = (mk_target){
-          .group = pairs[i].entry,
-          .certain = row < group->certain_rows && !w->long_only && !mk_fused_anywhere(v, mk_at(v, w->instruction)),
-          .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
+      v->targets[i] =
+          (mk_target){.group = pairs[i].entry,
+                      .certain = row < group->certain_rows && !w->long_only && !w->anywhere,
+                      .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
     }
   }
   mk_free(pairs);
@@ -309,32 +326,21 @@ static mk_status sort_cuts(mk_verifier *v) {
   return status;
 }
 
-/* Whether the operand's words lie in segments. */
-static bool has_segments(const mk_verifier *v, const mk_operand_info *info, const mk_operand *o) {
-  const mk_buffer *b = &v->program->buffers[o->buffer];
-  return !mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED && info->when != MK_WHEN_LISTED;
-}
-
 /* Links operands to their segments, and lists the spans that they read. */
-static mk_status list_segments(mk_verifier *v, mk_keyed **spans, size_t *count) {
+static mk_status list_segments(mk_collect *c, mk_keyed **spans, size_t *count) {
+  mk_verifier *v = c->v;
   size_t capacity = 0;
-  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
-    const mk_instruction *in = mk_at(v, i);
-    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
-      const mk_operand *o = &in->operands[slot];
-      const mk_operand_info *info = &mk_info(in)->operands[slot];
-      if (!has_segments(v, info, o)) {
-        continue;
+  for (size_t i = 0; i < c->plain_count; i++) {
+    const mk_operand *o = plain_operand(v, c->plain[i]);
+    const bool read = plain_info(v, c->plain[i])->access != MK_ACCESS_WRITE;
+    for (uint32_t r = 0; r < o->rows && (r == 0 || read); r++) {
+      const mk_span span = mk_segments_of(v, o, r);
+      if (r == 0) {
+        v->links[c->plain[i]] = (mk_link){.first = span.first, .count = span.count};
       }
-      for (uint32_t r = 0; r < o->rows && (r == 0 || info->access != MK_ACCESS_WRITE); r++) {
-        const mk_span span = mk_segments_of(v, o, r);
-        if (r == 0) {
-          v->links[(size_t)i * MK_MAX_OPERANDS + slot] = (mk_link){.first = span.first, .count = span.count};
-        }
-        if (info->access != MK_ACCESS_WRITE) {
-          MK_TRY(mk_grow(spans, &capacity, *count + 1, sizeof **spans));
-          (*spans)[(*count)++] = (mk_keyed){.low = (uint64_t)span.first << 32 | span.count};
-        }
+      if (read) {
+        MK_TRY(mk_grow(spans, &capacity, *count + 1, sizeof **spans));
+        (*spans)[(*count)++] = (mk_keyed){.low = (uint64_t)span.first << 32 | span.count};
       }
     }
   }
@@ -355,20 +361,17 @@ static mk_status keep_spans(mk_verifier *v, mk_keyed *spans, size_t count) {
   return MK_OK;
 }
 
-static void link_spans(mk_verifier *v) {
-  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
-    const mk_instruction *in = mk_at(v, i);
-    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
-      const mk_operand_info *info = &mk_info(in)->operands[slot];
-      mk_link *link = &v->links[(size_t)i * MK_MAX_OPERANDS + slot];
-      if (info->access == MK_ACCESS_READ && has_segments(v, info, &in->operands[slot])) {
-        link->first = mk_span_of(v, (mk_span){.first = link->first, .count = link->count});
-      }
+static void link_spans(const mk_collect *c) {
+  for (size_t i = 0; i < c->plain_count; i++) {
+    mk_link *link = &c->v->links[c->plain[i]];
+    if (plain_info(c->v, c->plain[i])->access == MK_ACCESS_READ) {
+      link->first = mk_span_of(c->v, (mk_span){.first = link->first, .count = link->count});
     }
   }
 }
 
-static mk_status link_segments(mk_verifier *v) {
+static mk_status link_segments(mk_collect *c) {
+  mk_verifier *v = c->v;
   size_t kept = 0, count = 0;
   mk_keyed *spans = NULL;
   MK_TRY(sort_cuts(v));
@@ -378,13 +381,13 @@ static mk_status link_segments(mk_verifier *v) {
     }
   }
   v->cut_count = kept;
-  mk_status status = list_segments(v, &spans, &count);
+  mk_status status = list_segments(c, &spans, &count);
   if (status == MK_OK && count != 0) {
     status = keep_spans(v, spans, count);
   }
   mk_free(spans);
   if (status == MK_OK) {
-    link_spans(v);
+    link_spans(c);
   }
   return status;
 }
@@ -476,7 +479,7 @@ static mk_status build(mk_collect *c) {
     MK_TRY(link_writers(c));
   }
   if (v->cut_count != 0) {
-    MK_TRY(link_segments(v));
+    MK_TRY(link_segments(c));
   }
   return check_outputs(v);
 }
@@ -485,5 +488,6 @@ mk_status mk_verify_access(mk_verifier *v) {
   mk_collect c = {.v = v};
   mk_status status = build(&c);
   mk_free(c.uses);
+  mk_free(c.plain);
   return status;
 }

@@ -39,9 +39,10 @@ typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by ke
   uint64_t key;           /* mk_cell_key(buffer, row, col) */
   uint32_t end;           /* first column after it */
   uint32_t instruction;
-  uint32_t slot;
-  bool long_only;       /* the write happens only at long positions */
-  uint32_t first_group; /* targets[first_group, + group_count): groups of readers of these words */
+  uint8_t slot, content; /* mk_content */
+  bool long_only;        /* the write happens only at long positions */
+  bool anywhere;         /* mk_fused_anywhere of the instruction */
+  uint32_t first_group;  /* targets[first_group, + group_count): groups of readers of these words */
   uint32_t group_count;
 } mk_write;
 
