@@ -19,17 +19,6 @@ MK_WIDEST static uint32_t larger(uint32_t *restrict into, const uint32_t *restri
   return (less_left == 0 ? (uint32_t)OF_LEFT : 0) | (less_right == 0 ? (uint32_t)OF_RIGHT : 0);
 }
 
-/* into = the larger of into and from. Returns which of the two it is equal to. */
-MK_WIDEST static uint32_t enlarge(uint32_t *restrict into, const uint32_t *restrict from, uint32_t count) {
-  uint32_t less_left = 0, less_right = 0;
-  for (uint32_t i = 0; i < count; i++) {
-    less_left |= into[i] < from[i];
-    less_right |= from[i] < into[i];
-    into[i] = into[i] > from[i] ? into[i] : from[i];
-  }
-  return (less_left == 0 ? (uint32_t)OF_LEFT : 0) | (less_right == 0 ? (uint32_t)OF_RIGHT : 0);
-}
-
 mk_status mk_clocks_init(mk_clocks *clocks, uint32_t threads) {
   *clocks = (mk_clocks){.threads = threads};
   return mk_alloc(MK_JOINS, sizeof *clocks->joins, &clocks->joins);
@@ -77,47 +66,35 @@ static void replace(mk_clocks *clocks, mk_times **old, mk_times *by) {
   *old = by;
 }
 
-static bool has_part(const mk_times *times, const mk_times *part) {
-  for (uint32_t i = 0; i < MK_PARTS_KNOWN; i++) {
-    if (mk_is_seen(times->parts[i], part)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static void add_part(mk_times *times, mk_times *part) {
-  if (times != part && !has_part(times, part)) {
+  if (!mk_holds(times, mk_seen_now(part))) {
     times->parts[times->turn++ % MK_PARTS_KNOWN] = mk_seen_now(part);
   }
 }
 
 static bool is_open(const mk_times *times) { return times->own && times->users == 1; }
 
-/* The join of two vectors of which nothing is known. */
+/* The join of two vectors of which nothing is known. That of an open one is open, and has its parts. */
 static mk_status compare(mk_clocks *clocks, mk_times **into, mk_times *from) {
-  mk_times *left = *into, *sum = left;
-  if (!is_open(left)) {
-    MK_TRY(take(clocks, &sum));
+  mk_times *left = *into, *sum;
+  MK_TRY(take(clocks, &sum));
+  const uint32_t which = larger(sum->of, left->of, from->of, clocks->threads);
+  if (which != 0) {
+    drop(clocks, sum);
   }
-  const uint32_t which =
-      sum == left ? enlarge(left->of, from->of, clocks->threads) : larger(sum->of, left->of, from->of, clocks->threads);
   if ((which & OF_LEFT) != 0) {
-    if (sum != left) {
-      drop(clocks, sum);
-    }
     add_part(left, from);
   } else if ((which & OF_RIGHT) != 0) {
-    if (sum != left) {
-      drop(clocks, sum);
-      add_part(from, left);
-    }
+    add_part(from, left);
     replace(clocks, into, from);
-  } else if (sum == left) {
-    left->version = ++clocks->version;
-    add_part(left, from);
   } else {
-    add_part(sum, left);
+    sum->own = is_open(left);
+    if (sum->own) {
+      memcpy(sum->parts, left->parts, sizeof sum->parts);
+      sum->turn = left->turn;
+    } else {
+      add_part(sum, left);
+    }
     add_part(sum, from);
     drop(clocks, left);
     *into = sum;
@@ -130,11 +107,11 @@ static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
   if (from == NULL || from == left) {
     return MK_OK;
   }
-  if (left == NULL || has_part(from, left)) {
+  if (left == NULL || mk_holds(from, mk_seen_now(left))) {
     replace(clocks, into, from);
     return MK_OK;
   }
-  if (has_part(left, from)) {
+  if (mk_holds(left, mk_seen_now(from))) {
     return MK_OK;
   }
   if (is_open(left)) {

@@ -45,8 +45,8 @@ static inline bool mk_is_seen(mk_seen seen, const mk_times *times) {
 /* Whether the vector, as it was when it was seen, is this one or a part of it. */
 static inline bool mk_holds(const mk_times *times, mk_seen seen) {
   bool holds = mk_is_seen(seen, times);
-  for (uint32_t i = 0; times != NULL && i < MK_PARTS_KNOWN && !holds; i++) {
-    holds = times->parts[i].times == seen.times && times->parts[i].version == seen.version && seen.times != NULL;
+  for (uint32_t i = 0; times != NULL && seen.times != NULL && i < MK_PARTS_KNOWN && !holds; i++) {
+    holds = times->parts[i].times == seen.times && times->parts[i].version == seen.version;
   }
   return holds;
 }

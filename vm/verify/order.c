@@ -244,15 +244,9 @@ static mk_status run_all(mk_run *run) {
 
 /* ---- Tiles of lines ---- */
 
-/* An instruction of a run that is replayed. One whose lines are idle does nothing. */
-static mk_status execute_again(mk_run *run, uint32_t lane) {
-  uint32_t index, epoch;
-  const mk_instruction *in = head_of(run, lane, &index, &epoch);
-  run->lanes[lane].done++;
-  if (is_idle(run, index)) {
-    return MK_OK;
-  }
-  run->lanes[lane].done--;
+/* An instruction of a run that is replayed. */
+static mk_status execute_again(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  const mk_instruction *in = mk_at(run->v, index);
   if (loader_waits(run, index)) {
     MK_TRY(mk_join_waits(run, in, epoch, &run->loader_hb[lane], NULL));
   }
@@ -266,7 +260,6 @@ static mk_status execute_again(mk_run *run, uint32_t lane) {
   if (mk_info(in)->state == MK_STATE_WRITE) {
     mk_clock_copy(&run->clocks, &run->loader_hb[lane], &run->at_next[MK_EPOCHS * lane + epoch]);
   }
-  run->lanes[lane].done++;
   return MK_OK;
 }
 
@@ -288,7 +281,13 @@ static mk_status replay(mk_run *run, uint32_t active) {
   mk_shadow_free(&run->shadow);
   MK_TRY(mk_shadow_init(run->v, &run->shadow));
   for (uint64_t i = 0; i < count; i++) {
-    MK_TRY(execute_again(run, run->order[i]));
+    const uint32_t lane = run->order[i];
+    uint32_t index, epoch;
+    head_of(run, lane, &index, &epoch);
+    if (!is_idle(run, index)) { /* else it does nothing */
+      MK_TRY(execute_again(run, lane, index, epoch));
+    }
+    run->lanes[lane].done++;
   }
   return MK_OK;
 }
