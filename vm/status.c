@@ -69,6 +69,25 @@ static mk_status out_of_memory(size_t count, size_t size) {
   return mk_error(MK_ERR_RUNTIME, "out of memory: %zu x %zu bytes could not be allocated", count, size);
 }
 
+/* Weights are gigabytes, and the tables of a large program tens of megabytes: in pages of 2 MiB the kernel has 512 times
+ * fewer of them to hand out, and the CPU to look up. */
+enum { LARGE = 4 << 20, LARGE_PAGE = 2 << 20 };
+
+/* `memory` is not touched. */
+static void use_large_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes >= LARGE) {
+    const uintptr_t first = ((uintptr_t)memory + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    const uintptr_t end = ((uintptr_t)memory + bytes) / LARGE_PAGE * LARGE_PAGE;
+    /* A kernel that has none gives small ones. NOLINTNEXTLINE(performance-no-int-to-ptr): rounded */
+    (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
+  }
+#else
+  (void)memory;
+  (void)bytes;
+#endif
+}
+
 mk_status mk_realloc(size_t count, size_t size, void *inout) {
   size_t bytes;
   void *old;
@@ -80,6 +99,7 @@ mk_status mk_realloc(size_t count, size_t size, void *inout) {
   if (fresh == NULL) {
     return out_of_memory(count, size);
   }
+  use_large_pages(fresh, bytes);
   memcpy(inout, &fresh, sizeof fresh);
   return MK_OK;
 }
@@ -95,13 +115,10 @@ mk_status(mk_alloc)(size_t count, size_t size, void *out) {
   if (fresh == NULL) {
     return out_of_memory(count, size);
   }
+  use_large_pages(fresh, bytes);
   memcpy(out, &fresh, sizeof fresh);
   return MK_OK;
 }
-
-/* Weights are gigabytes: in pages of 2 MiB the kernel has 512 times fewer of them to hand out, and the CPU to look
- * up. */
-enum { LARGE = 16 << 20, LARGE_PAGE = 2 << 20 };
 
 mk_status mk_alloc_aligned(size_t alignment, size_t bytes, void *out) {
   void *fresh = NULL;
@@ -110,11 +127,7 @@ mk_status mk_alloc_aligned(size_t alignment, size_t bytes, void *out) {
   if (alloc_must_fail() || posix_memalign(&fresh, alignment, bytes == 0 ? 1 : bytes) != 0) {
     return out_of_memory(1, bytes);
   }
-#ifdef MADV_HUGEPAGE
-  if (bytes >= LARGE) {
-    (void)madvise(fresh, bytes, MADV_HUGEPAGE); /* a kernel that has none gives small ones */
-  }
-#endif
+  use_large_pages(fresh, bytes);
   memset(fresh, 0, bytes);
   memcpy(out, &fresh, sizeof fresh);
   return MK_OK;

@@ -159,8 +159,8 @@ mk_omission(certain vm/verify/access.c
   [=[.long_only = v == NULL && only_when_long(v, in)};]=])
 # What a search may leave unread counts as read.
 mk_omission(used_certain vm/verify/access.c
-  [=[: used ? NOT_CERTAIN : 0;]=]
-  [=[: used && v == NULL ? NOT_CERTAIN : 0;]=])
+  [=[info->when == MK_WHEN_USED ? NOT_CERTAIN : 0;]=]
+  [=[info->when == MK_WHEN_USED && in == NULL ? NOT_CERTAIN : 0;]=])
 # An output may be written in part.
 mk_omission(O01 vm/verify/access.c
   [=[if (covered < cols) {]=]

@@ -9,12 +9,9 @@
 #include "vm/verify/internal.h"
 #include "vm/verify/sort.h"
 
-enum { NOT_CERTAIN = UINT32_MAX };
+enum { NOT_CERTAIN = UINT32_MAX }; /* no word of a group need be waited for */
 
 typedef struct mk_use { /* one stamped read */
-  mk_operand where;
-  uint32_t span;      /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
-  mk_content meaning; /* readers of one meaning may share a group */
   uint32_t instruction, slot;
   uint32_t thread, time; /* of the reader, in epoch 0 */
 } mk_use;
@@ -28,20 +25,31 @@ static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
           v->program->ranges.position.low / v->program->buffers[kv->buffer].span_tokens < kv->row);
 }
 
+typedef struct mk_pair { /* a write, and a group that waits for it */
+  uint32_t write, group;
+} mk_pair;
+
 typedef struct mk_collect {
   mk_verifier *v;
   mk_use *uses;
-  size_t *plain; /* operands of plain and paged buffers, as links are numbered */
-  size_t plain_count, plain_capacity;
-  size_t use_count, use_capacity;
-  size_t write_capacity, cut_capacity, target_capacity, target_count, group_capacity, reader_capacity, reader_count;
+  mk_keyed *uses_by; /* rectangle, span and meaning */
+  mk_keyed *cuts;    /* where row i of tiles begins (entry 2 i) and ends (2 i + 1) */
+  mk_pair *pairs;
+  size_t use_count, cut_count, pair_count, pair_capacity, reader_count;
 } mk_collect;
 
-static const mk_operand *plain_operand(const mk_verifier *v, size_t plain) {
-  return &mk_at(v, plain / MK_MAX_OPERANDS)->operands[plain % MK_MAX_OPERANDS];
-}
-static const mk_operand_info *plain_info(const mk_verifier *v, size_t plain) {
-  return &mk_info(mk_at(v, plain / MK_MAX_OPERANDS))->operands[plain % MK_MAX_OPERANDS];
+/* What is kept of an operand: a bit for each. */
+enum { WRITTEN = 1, AWAITED = 2, TILED = 4 };
+
+static uint32_t kept_of(const mk_verifier *v, const mk_operand_info *info, const mk_operand *o) {
+  const mk_buffer *b = &v->program->buffers[o->buffer];
+  if (mk_operand_empty(o) || mk_constant(b) || info->when == MK_WHEN_LISTED) {
+    return 0; /* listed: ordered by rule L02, disjoint by the list's checker */
+  }
+  const bool stamped = b->store == MK_STORE_STAMPED;
+  return (stamped ? 0 : TILED) | (info->access != MK_ACCESS_READ && b->store != MK_STORE_BLOCKS ? WRITTEN
+                                  : stamped                                                     ? AWAITED
+                                                                                                : 0);
 }
 
 static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
@@ -52,7 +60,6 @@ static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
     return mk_reject(v, "S10", index, "%s: writes %u rows of tiles; an instruction writes one",
                      mk_info(in)->operands[slot].name, o->rows);
   }
-  MK_TRY(mk_grow(&v->writes, &c->write_capacity, v->write_count + 1, sizeof *v->writes));
   v->writes[v->write_count++] = (mk_write){.key = mk_cell_key(o->buffer, o->row, o->col),
                                            .end = (uint32_t)o->col + o->cols,
                                            .instruction = index,
@@ -63,49 +70,85 @@ static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
   return MK_OK;
 }
 
-static mk_status collect_cuts(mk_collect *c, const mk_operand *o) {
-  mk_verifier *v = c->v;
-  MK_TRY(mk_grow(&v->cuts, &c->cut_capacity, v->cut_count + 2 * (size_t)o->rows, sizeof *v->cuts));
+/* What sets groups of one rectangle apart: see mk_group. */
+static uint32_t span_of(const mk_instruction *in, const mk_operand_info *info) {
+  const uint32_t certain = info->when == MK_WHEN_USED ? NOT_CERTAIN : 0;
+  return info->content == MK_CONTENT_PARTS ? in->params[MK_PARAM_COMBINE_span] : certain;
+}
+
+static void collect_use(mk_collect *c, uint32_t index, uint32_t slot) {
+  const mk_verifier *v = c->v;
+  const mk_instruction *in = mk_at(v, index);
+  const mk_operand_info *info = &mk_info(in)->operands[slot];
+  const mk_operand *o = &in->operands[slot];
+  c->uses_by[c->use_count] =
+      (mk_keyed){.high = (uint64_t)span_of(in, info) << 32 | (uint32_t)o->buffer << 16 | o->row,
+                 .low = (uint64_t)o->col << 48 | (uint64_t)o->rows << 32 | (uint32_t)o->cols << 16 | info->content,
+                 .entry = (uint32_t)c->use_count};
+  c->uses[c->use_count++] = (mk_use){.instruction = index,
+                                     .slot = slot,
+                                     .thread = mk_thread_of(v, index, info->role),
+                                     .time = mk_time(mk_position_of(v, index), MK_DONE)};
+}
+
+static void collect_cuts(mk_collect *c, uint32_t index, uint32_t slot) {
+  const mk_verifier *v = c->v;
+  const mk_operand *o = &mk_at(v, index)->operands[slot];
+  const bool read = mk_info(mk_at(v, index))->operands[slot].access != MK_ACCESS_WRITE;
+  *mk_link_of(v, index, slot) = (uint32_t)(c->cut_count / 2);
   for (uint32_t r = 0; r < o->rows; r++) {
-    uint64_t row = mk_cell_key(o->buffer, (uint32_t)o->row + r, 0);
-    v->cuts[v->cut_count++] = row + o->col;
-    v->cuts[v->cut_count++] = row + o->col + o->cols;
+    const uint64_t begin = mk_cell_key(o->buffer, (uint32_t)o->row + r, o->col);
+    v->rows[c->cut_count / 2].span = read ? 0 : MK_NONE_INDEX;
+    c->cuts[c->cut_count] = (mk_keyed){.low = begin, .entry = (uint32_t)c->cut_count};
+    c->cuts[c->cut_count + 1] = (mk_keyed){.low = begin + o->cols, .entry = (uint32_t)c->cut_count + 1};
+    c->cut_count += 2;
+  }
+}
+
+static mk_status collect(mk_collect *c, uint32_t index) {
+  const mk_verifier *v = c->v;
+  const mk_instruction *in = mk_at(v, index);
+  const mk_opcode_info *info = mk_info(in);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const uint32_t kept = kept_of(v, &info->operands[slot], &in->operands[slot]);
+    *mk_link_of(v, index, slot) = MK_NONE_INDEX;
+    if ((kept & WRITTEN) != 0) {
+      MK_TRY(collect_write(c, index, slot));
+    }
+    if ((kept & AWAITED) != 0) {
+      collect_use(c, index, slot);
+    }
+    if ((kept & TILED) != 0) {
+      collect_cuts(c, index, slot);
+    }
   }
   return MK_OK;
 }
 
-static mk_status collect(mk_collect *c, uint32_t index) {
+/* Memory for what collect will find. */
+static mk_status make_room(mk_collect *c) {
   mk_verifier *v = c->v;
-  const mk_instruction *in = mk_at(v, index);
-  const mk_opcode_info *info = mk_info(in);
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    const mk_operand *o = &in->operands[slot];
-    const mk_buffer *b = &v->program->buffers[o->buffer];
-    if (mk_operand_empty(o) || mk_constant(b) || info->operands[slot].when == MK_WHEN_LISTED) {
-      continue; /* listed: ordered by rule L02, disjoint by the list's checker */
-    }
-    if (info->operands[slot].access != MK_ACCESS_READ && b->store != MK_STORE_BLOCKS) {
-      MK_TRY(collect_write(c, index, slot));
-    } else if (b->store == MK_STORE_STAMPED) {
-      MK_TRY(mk_grow(&c->uses, &c->use_capacity, c->use_count + 1, sizeof *c->uses));
-      bool used = info->operands[slot].when == MK_WHEN_USED;
-      mk_content meaning = info->operands[slot].content;
-      uint32_t span = meaning == MK_CONTENT_PARTS ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
-      c->uses[c->use_count++] = (mk_use){.where = *o,
-                                         .span = span,
-                                         .meaning = meaning,
-                                         .instruction = index,
-                                         .slot = slot,
-                                         .thread = mk_thread_of(v, index, info->operands[slot].role),
-                                         .time = mk_time(mk_position_of(v, index), MK_DONE)};
-    }
-    if (b->store != MK_STORE_STAMPED) {
-      MK_TRY(mk_grow(&c->plain, &c->plain_capacity, c->plain_count + 1, sizeof *c->plain));
-      c->plain[c->plain_count++] = (size_t)index * MK_MAX_OPERANDS + slot;
-      MK_TRY(collect_cuts(c, o));
+  size_t writes = 0, uses = 0, rows = 0;
+  for (size_t i = 0; i < v->program->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    const mk_opcode_info *info = mk_info(in);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      const uint32_t kept = kept_of(v, &info->operands[slot], &in->operands[slot]);
+      writes += (kept & WRITTEN) != 0;
+      uses += (kept & AWAITED) != 0;
+      rows += (kept & TILED) != 0 ? in->operands[slot].rows : 0;
     }
   }
-  return MK_OK;
+  if (rows > UINT32_MAX / 2) {
+    return mk_error(MK_ERR_RUNTIME, "%zu rows of tiles are touched: more than can be verified", rows);
+  }
+  MK_TRY(mk_alloc(writes, sizeof *v->writes, &v->writes));
+  MK_TRY(mk_alloc(uses, sizeof *c->uses, &c->uses));
+  MK_TRY(mk_alloc(uses, sizeof *c->uses_by, &c->uses_by));
+  MK_TRY(mk_alloc(uses, sizeof *v->readers, &v->readers));
+  MK_TRY(mk_alloc(rows, sizeof *v->rows, &v->rows));
+  MK_TRY(mk_alloc(2 * rows, sizeof *v->cuts, &v->cuts));
+  return mk_alloc(2 * rows, sizeof *c->cuts, &c->cuts);
 }
 
 static bool is_stamped(const mk_verifier *v, const mk_write *w) {
@@ -156,28 +199,28 @@ static void writes_in(const mk_verifier *v, uint32_t buffer, uint32_t row, uint3
 }
 
 /* Finds the writers of a group, row by row, and that they cover it (D02). */
-static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, mk_keyed **pairs, size_t *count,
-                              size_t *capacity) {
+static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use) {
   mk_verifier *v = c->v;
-  const mk_operand *o = &use->where;
+  const mk_operand *o = &v->groups[group].where;
+  const mk_operand_info *info = &mk_info(mk_at(v, use->instruction))->operands[use->slot];
   uint32_t end = (uint32_t)o->col + o->cols;
   for (uint32_t row = o->row; row < (uint32_t)o->row + o->rows; row++) {
     size_t first, last;
     uint32_t covered = o->col;
     writes_in(v, o->buffer, row, o->col, end, &first, &last);
-    MK_TRY(mk_grow(pairs, capacity, *count + (last - first), sizeof **pairs));
+    MK_TRY(mk_grow(&c->pairs, &c->pair_capacity, c->pair_count + (last - first), sizeof *c->pairs));
     for (size_t w = first; w < last && (v->writes[w].key & 0xffff) <= covered; w++) {
-      if (use->meaning != v->writes[w].content || use->meaning == MK_CONTENT_PARTS) {
+      if (info->content != v->writes[w].content || info->content == MK_CONTENT_PARTS) {
         MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));
       }
       covered = v->writes[w].end;
-      (*pairs)[(*count)++] = (mk_keyed){.low = w, .entry = group};
+      c->pairs[c->pair_count++] = (mk_pair){.write = (uint32_t)w, .group = group};
+      v->writes[w].group_count++;
     }
     if (covered < end) {
       return mk_reject(v, "D02", use->instruction,
                        "%s: waits for the stamp of tile (%u, %u) of buffer %s, which nobody writes in an epoch",
-                       mk_info(mk_at(v, use->instruction))->operands[use->slot].name, row, covered,
-                       v->program->buffers[o->buffer].name);
+                       info->name, row, covered, v->program->buffers[o->buffer].name);
     }
     v->groups[group].writers += (uint32_t)(last - first);
   }
@@ -185,169 +228,106 @@ static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, 
 }
 
 /* The readers of one group: the last of every thread stands for all, as a thread goes on in order. */
-static mk_status add_readers(mk_collect *c, mk_group *group, const mk_use *uses, size_t count) {
+static void add_readers(mk_collect *c, mk_group *group, const mk_keyed *entries, size_t count) {
   mk_verifier *v = c->v;
   group->first_reader = (uint32_t)c->reader_count;
   for (size_t i = 0; i < count; i++) {
-    const mk_reader reader = {.instruction = uses[i].instruction, .thread = uses[i].thread, .index = uses[i].time};
-    if (group->reader_count != 0 && v->readers[c->reader_count - 1].thread == reader.thread) {
-      v->readers[c->reader_count - 1] = reader;
-      continue;
+    const mk_use *use = &c->uses[entries[i].entry];
+    const mk_reader reader = {.instruction = use->instruction, .thread = use->thread, .index = use->time};
+    if (group->reader_count == 0 || v->readers[c->reader_count - 1].thread != reader.thread) {
+      c->reader_count++;
+      group->reader_count++;
     }
-    MK_TRY(mk_grow(&v->readers, &c->reader_capacity, c->reader_count + 1, sizeof *v->readers));
-    v->readers[c->reader_count++] = reader;
-    group->reader_count++;
+    v->readers[c->reader_count - 1] = reader;
   }
-  return MK_OK;
 }
 
-/* Brings reads of one rectangle, span and meaning together, in the order of instructions. */
-static mk_status sort_uses(mk_collect *c) {
-  mk_keyed *keyed;
-  MK_TRY(mk_alloc(c->use_count, sizeof *keyed, &keyed));
-  for (uint32_t i = 0; i < c->use_count; i++) {
-    keyed[i] = (mk_keyed){.low = c->uses[i].meaning, .entry = i};
-  }
-  mk_status status = mk_sort_keyed(keyed, c->use_count);
-  for (size_t i = 0; status == MK_OK && i < c->use_count; i++) {
-    const mk_operand *o = &c->uses[keyed[i].entry].where;
-    keyed[i].high = (uint64_t)c->uses[keyed[i].entry].span << 32 | (uint32_t)o->flags << 16 | o->buffer;
-    keyed[i].low = (uint64_t)o->row << 48 | (uint64_t)o->col << 32 | (uint32_t)o->rows << 16 | o->cols;
-  }
-  if (status == MK_OK) {
-    status = mk_sort_table(keyed, c->use_count, c->uses, sizeof *c->uses);
-  }
-  mk_free(keyed);
-  return status;
-}
+static bool same_keys(const mk_keyed *a, const mk_keyed *b) { return a->high == b->high && a->low == b->low; }
 
-static mk_status make_groups(mk_collect *c, mk_keyed **pairs, size_t *pair_count) {
+/* Reads of one rectangle, span and meaning are a group. */
+static mk_status make_groups(mk_collect *c) {
   mk_verifier *v = c->v;
-  size_t pair_capacity = 0, end;
-  MK_TRY(sort_uses(c));
+  const mk_keyed *by = c->uses_by;
+  size_t groups = 0, end;
+  MK_TRY(mk_sort_keyed(c->uses_by, c->use_count));
+  for (size_t i = 0; i < c->use_count; i++) {
+    groups += i == 0 || !same_keys(&by[i], &by[i - 1]);
+  }
+  MK_TRY(mk_alloc(groups, sizeof *v->groups, &v->groups));
   for (size_t i = 0; i < c->use_count; i = end) {
-    const mk_use *use = &c->uses[i];
-    for (end = i; end < c->use_count && c->uses[end].span == use->span && c->uses[end].meaning == use->meaning &&
-                  memcmp(&c->uses[end].where, &use->where, sizeof use->where) == 0;
-         end++) {
-      v->links[(size_t)c->uses[end].instruction * MK_MAX_OPERANDS + c->uses[end].slot].first = (uint32_t)v->group_count;
+    const mk_use *use = &c->uses[by[i].entry];
+    const mk_instruction *in = mk_at(v, use->instruction);
+    const mk_operand *where = &in->operands[use->slot];
+    const uint32_t span = span_of(in, &mk_info(in)->operands[use->slot]);
+    for (end = i; end < c->use_count && same_keys(&by[end], &by[i]); end++) {
+      const mk_use *reader = &c->uses[by[end].entry];
+      *mk_link_of(v, reader->instruction, reader->slot) = (uint32_t)v->group_count;
     }
-    MK_TRY(mk_grow(&v->groups, &c->group_capacity, v->group_count + 1, sizeof *v->groups));
     /* With several rows, which units a COMBINE waits for depends on the slots. */
-    bool none = use->span == NOT_CERTAIN || (use->span != 0 && mk_program_rows(v->program) > 1);
-    uint64_t certain = none             ? 0
-                       : use->span == 0 ? use->where.rows
-                                        : (uint64_t)v->program->ranges.position.low / use->span + 1;
-    v->groups[v->group_count] =
-        (mk_group){.where = use->where,
-                   .span = use->span,
-                   .certain_rows = certain < use->where.rows ? (uint32_t)certain : use->where.rows,
-                   .reads = (uint32_t)(end - i)};
-    MK_TRY(add_readers(c, &v->groups[v->group_count], use, end - i));
-    MK_TRY(find_writers(c, (uint32_t)v->group_count, use, pairs, pair_count, &pair_capacity));
+    const bool none = span == NOT_CERTAIN || (span != 0 && mk_program_rows(v->program) > 1);
+    const uint64_t certain = none ? 0 : span == 0 ? where->rows : (uint64_t)v->program->ranges.position.low / span + 1;
+    v->groups[v->group_count] = (mk_group){.where = *where,
+                                           .span = span,
+                                           .certain_rows = certain < where->rows ? (uint32_t)certain : where->rows,
+                                           .reads = (uint32_t)(end - i)};
+    add_readers(c, &v->groups[v->group_count], &by[i], end - i);
+    MK_TRY(find_writers(c, (uint32_t)v->group_count, use));
     v->group_count++;
   }
   return MK_OK;
 }
 
+/* Lists the groups of each write. */
 static mk_status link_writers(mk_collect *c) {
   mk_verifier *v = c->v;
-  mk_keyed *pairs = NULL; /* a write and a group that waits for it */
-  size_t count = 0;
-  mk_status status = make_groups(c, &pairs, &count);
-  if (status == MK_OK) {
-    status = mk_sort_keyed(pairs, count);
+  uint32_t next = 0;
+  MK_TRY(make_groups(c));
+  MK_TRY(mk_alloc(c->pair_count, sizeof *v->targets, &v->targets));
+  for (size_t w = 0; w < v->write_count; w++) {
+    v->writes[w].first_group = next;
+    next += v->writes[w].group_count;
+    v->writes[w].group_count = 0;
   }
-  if (status == MK_OK) {
-    status = mk_alloc(count, sizeof *v->targets, &v->targets);
+  for (size_t i = 0; i < c->pair_count; i++) {
+    mk_write *w = &v->writes[c->pairs[i].write];
+    const mk_group *group = &v->groups[c->pairs[i].group];
+    uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
+    v->targets[w->first_group + w->group_count++] =
+        (mk_target){.group = c->pairs[i].group,
+                    .certain = row < group->certain_rows && !w->long_only && !w->anywhere,
+                    .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
   }
-  if (status == MK_OK) {
-    for (size_t i = 0; i < count; i++) {
-      mk_write *w = &v->writes[pairs[i].low];
-      const mk_group *group = &v->groups[pairs[i].entry];
-      if (w->group_count++ == 0) {
-        w->first_group = (uint32_t)i;
-      }
-      uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
-      v->targets[i] =
-          (mk_target){.group = pairs[i].entry,
-                      .certain = row < group->certain_rows && !w->long_only && !w->anywhere,
-                      .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
-    }
-  }
-  mk_free(pairs);
-  return status;
+  return MK_OK;
 }
 
-static size_t cut_at(const mk_verifier *v, uint64_t key) {
-  size_t low = 0, high = v->cut_count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (v->cuts[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-mk_span mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row) {
-  uint64_t key = mk_cell_key(o->buffer, o->row + row, o->col);
-  size_t first = cut_at(v, key);
-  return (mk_span){.first = (uint32_t)first, .count = (uint32_t)(cut_at(v, key + o->cols) - first)};
-}
-
-uint32_t mk_span_of(const mk_verifier *v, mk_span span) {
-  size_t low = 0, high = v->span_count - 1;
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    const mk_span *at = &v->spans[middle];
-    if (at->first < span.first || (at->first == span.first && at->count < span.count)) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return (uint32_t)low;
-}
-
-static mk_status sort_cuts(mk_verifier *v) {
-  mk_keyed *keyed;
-  MK_TRY(mk_alloc(v->cut_count, sizeof *keyed, &keyed));
-  for (size_t i = 0; i < v->cut_count; i++) {
-    keyed[i] = (mk_keyed){.low = v->cuts[i]};
-  }
-  const mk_status status = mk_sort_keyed(keyed, v->cut_count);
-  for (size_t i = 0; i < v->cut_count; i++) {
-    v->cuts[i] = keyed[i].low;
-  }
-  mk_free(keyed);
-  return status;
-}
-
-/* Links operands to their segments, and lists the spans that they read. */
-static mk_status list_segments(mk_collect *c, mk_keyed **spans, size_t *count) {
+/* Cuts buffers, and finds the segments of each row of tiles. */
+static mk_status cut(mk_collect *c) {
   mk_verifier *v = c->v;
-  size_t capacity = 0;
-  for (size_t i = 0; i < c->plain_count; i++) {
-    const mk_operand *o = plain_operand(v, c->plain[i]);
-    const bool read = plain_info(v, c->plain[i])->access != MK_ACCESS_WRITE;
-    for (uint32_t r = 0; r < o->rows && (r == 0 || read); r++) {
-      const mk_span span = mk_segments_of(v, o, r);
-      if (r == 0) {
-        v->links[c->plain[i]] = (mk_link){.first = span.first, .count = span.count};
-      }
-      if (read) {
-        MK_TRY(mk_grow(spans, &capacity, *count + 1, sizeof **spans));
-        (*spans)[(*count)++] = (mk_keyed){.low = (uint64_t)span.first << 32 | span.count};
-      }
+  MK_TRY(mk_sort_keyed(c->cuts, c->cut_count));
+  for (size_t i = 0; i < c->cut_count; i++) {
+    if (i == 0 || c->cuts[i].low != c->cuts[i - 1].low) {
+      v->cuts[v->cut_count++] = c->cuts[i].low;
+    }
+    mk_tile_row *row = &v->rows[c->cuts[i].entry / 2];
+    if (c->cuts[i].entry % 2 == 0) {
+      row->first = (uint32_t)v->cut_count - 1;
+    } else {
+      row->count = (uint32_t)v->cut_count - 1 - row->first; /* it comes after where it begins */
     }
   }
   return MK_OK;
 }
 
-static mk_status keep_spans(mk_verifier *v, mk_keyed *spans, size_t count) {
+/* Lists the spans that are read. */
+static mk_status list_spans(mk_collect *c) {
+  mk_verifier *v = c->v;
+  mk_keyed *spans = c->cuts; /* which are done with */
+  size_t count = 0;
+  for (uint32_t row = 0; row < c->cut_count / 2; row++) {
+    if (v->rows[row].span != MK_NONE_INDEX) {
+      spans[count++] = (mk_keyed){.low = (uint64_t)v->rows[row].first << 32 | v->rows[row].count, .entry = row};
+    }
+  }
   MK_TRY(mk_sort_keyed(spans, count));
   MK_TRY(mk_alloc(count, sizeof *v->spans, &v->spans));
   for (size_t i = 0; i < count; i++) {
@@ -357,39 +337,9 @@ static mk_status keep_spans(mk_verifier *v, mk_keyed *spans, size_t count) {
       span->reach = span->first + span->count;
       span->reach = span != v->spans && span[-1].reach > span->reach ? span[-1].reach : span->reach;
     }
+    v->rows[spans[i].entry].span = (uint32_t)v->span_count - 1;
   }
   return MK_OK;
-}
-
-static void link_spans(const mk_collect *c) {
-  for (size_t i = 0; i < c->plain_count; i++) {
-    mk_link *link = &c->v->links[c->plain[i]];
-    if (plain_info(c->v, c->plain[i])->access == MK_ACCESS_READ) {
-      link->first = mk_span_of(c->v, (mk_span){.first = link->first, .count = link->count});
-    }
-  }
-}
-
-static mk_status link_segments(mk_collect *c) {
-  mk_verifier *v = c->v;
-  size_t kept = 0, count = 0;
-  mk_keyed *spans = NULL;
-  MK_TRY(sort_cuts(v));
-  for (size_t i = 0; i < v->cut_count; i++) {
-    if (kept == 0 || v->cuts[i] != v->cuts[kept - 1]) {
-      v->cuts[kept++] = v->cuts[i];
-    }
-  }
-  v->cut_count = kept;
-  mk_status status = list_segments(c, &spans, &count);
-  if (status == MK_OK && count != 0) {
-    status = keep_spans(v, spans, count);
-  }
-  mk_free(spans);
-  if (status == MK_OK) {
-    link_spans(c);
-  }
-  return status;
 }
 
 /* By key, and those of one key in the order of instructions. */
@@ -399,7 +349,7 @@ static mk_status sort_writes(mk_verifier *v) {
   for (uint32_t i = 0; i < v->write_count; i++) {
     keyed[i] = (mk_keyed){.low = v->writes[i].key, .entry = i};
   }
-  const mk_status status = mk_sort_table(keyed, v->write_count, v->writes, sizeof *v->writes);
+  const mk_status status = mk_sort_table(keyed, v->write_count, &v->writes, sizeof *v->writes);
   mk_free(keyed);
   return status;
 }
@@ -458,29 +408,22 @@ static mk_status build(mk_collect *c) {
   mk_verifier *v = c->v;
   size_t count = v->program->instruction_count;
   MK_TRY(mk_alloc(count * MK_MAX_OPERANDS, sizeof *v->links, &v->links));
-  for (size_t i = 0; i < count * MK_MAX_OPERANDS; i++) {
-    v->links[i].first = MK_NONE_INDEX;
-  }
   MK_TRY(mk_alloc(count, sizeof *v->lines_of, &v->lines_of));
+  MK_TRY(make_room(c));
   for (uint32_t i = 0; i < count; i++) {
     v->lines_of[i] = mk_instruction_lines(v->program, mk_at(v, i));
     MK_TRY(collect(c, i));
   }
-  if (v->write_count != 0) {
-    MK_TRY(sort_writes(v));
-  }
+  MK_TRY(sort_writes(v));
   for (size_t i = 0; i < v->write_count; i++) {
     if (is_stamped(v, &v->writes[i])) {
-      v->links[(size_t)v->writes[i].instruction * MK_MAX_OPERANDS + v->writes[i].slot].first = (uint32_t)i;
+      *mk_link_of(v, v->writes[i].instruction, v->writes[i].slot) = (uint32_t)i;
     }
   }
   MK_TRY(check_single_writers(v));
-  if (c->use_count != 0) {
-    MK_TRY(link_writers(c));
-  }
-  if (v->cut_count != 0) {
-    MK_TRY(link_segments(c));
-  }
+  MK_TRY(link_writers(c));
+  MK_TRY(cut(c));
+  MK_TRY(list_spans(c));
   return check_outputs(v);
 }
 
@@ -488,6 +431,8 @@ mk_status mk_verify_access(mk_verifier *v) {
   mk_collect c = {.v = v};
   mk_status status = build(&c);
   mk_free(c.uses);
-  mk_free(c.plain);
+  mk_free(c.uses_by);
+  mk_free(c.cuts);
+  mk_free(c.pairs);
   return status;
 }

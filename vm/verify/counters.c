@@ -3,22 +3,9 @@
 #include <stdlib.h>
 
 #include "vm/verify/run.h"
-#include "vm/verify/sort.h"
 
 uint32_t mk_finisher_of(const mk_verifier *v, uint32_t instruction) {
   return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
-}
-
-/* By counter, thread and instruction, in whose order they come. */
-static mk_status sort_users(mk_user *users, size_t count) {
-  mk_keyed *keyed;
-  MK_TRY(mk_alloc(count, sizeof *keyed, &keyed));
-  for (uint32_t i = 0; i < count; i++) {
-    keyed[i] = (mk_keyed){.low = (uint64_t)users[i].counter << 32 | users[i].thread, .entry = i};
-  }
-  const mk_status status = mk_sort_table(keyed, count, users, sizeof *users);
-  mk_free(keyed);
-  return status;
 }
 
 /* Makes the index of sorted users: where those of each counter begin. */
@@ -46,26 +33,61 @@ static mk_status index_last_users(const mk_run *run, const mk_user *users, size_
   return MK_OK;
 }
 
-static mk_status collect_users(mk_run *run) {
-  const mk_program *p = run->v->program;
-  MK_TRY(mk_alloc(run->v->report.signals, sizeof *run->signals, &run->signals));
-  MK_TRY(mk_alloc(run->v->report.waits, sizeof *run->waits, &run->waits));
-  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
-  for (uint32_t i = 0; i < p->instruction_count; i++) {
-    const mk_instruction *in = mk_at(run->v, i);
-    uint32_t waiter = mk_thread_of(run->v, i, MK_ROLE_CONSUMER), sender = mk_finisher_of(run->v, i);
-    for (uint32_t k = 0; k < in->signal_count; k++) {
-      run->signals[run->signal_count++] = (mk_user){
+/* Puts the signals of a queue's instructions that this role finishes behind the others of their counters; with the
+ * consumer's, the waits of all, since it is the consumer that waits. */
+static void place_users(mk_run *run, const mk_queue *q, mk_role finisher, uint32_t *next_signal, uint32_t *next_wait) {
+  const mk_verifier *v = run->v;
+  for (uint32_t i = q->first; i < q->first + q->count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    const uint32_t consumer = mk_thread_of(v, i, MK_ROLE_CONSUMER), sender = mk_thread_of(v, i, finisher);
+    for (uint32_t k = 0; k < in->signal_count && mk_opcode_finisher(mk_info(in)) == finisher; k++) {
+      run->signals[next_signal[in->signals[k].counter]++] = (mk_user){
           .counter = in->signals[k].counter, .thread = sender, .instruction = i, .amount = in->signals[k].amount};
     }
-    for (uint32_t k = 0; k < in->wait_count; k++) {
-      run->waits[run->wait_count++] = (mk_user){
-          .counter = in->waits[k].counter, .thread = waiter, .instruction = i, .amount = in->waits[k].threshold};
+    for (uint32_t k = 0; k < in->wait_count && finisher == MK_ROLE_CONSUMER; k++) {
+      run->waits[next_wait[in->waits[k].counter]++] = (mk_user){
+          .counter = in->waits[k].counter, .thread = consumer, .instruction = i, .amount = in->waits[k].threshold};
     }
   }
-  MK_TRY(sort_users(run->signals, run->signal_count));
-  MK_TRY(sort_users(run->waits, run->wait_count));
-  index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
+}
+
+/* By counter, thread and instruction: threads are in the order of queues, the consumer of each before its storer. */
+static mk_status list_users(mk_run *run, uint32_t *next_signal, uint32_t *next_wait) {
+  const mk_program *p = run->v->program;
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(run->v, i);
+    for (uint32_t k = 0; k < in->signal_count; k++) {
+      next_signal[in->signals[k].counter]++;
+    }
+    for (uint32_t k = 0; k < in->wait_count; k++) {
+      next_wait[in->waits[k].counter]++;
+    }
+  }
+  for (size_t c = 0; c < p->counter_count; c++) {
+    const uint32_t signals = next_signal[c], waits = next_wait[c];
+    run->first_signal[c] = next_signal[c] = (uint32_t)run->signal_count;
+    next_wait[c] = (uint32_t)run->wait_count;
+    run->signal_count += signals;
+    run->wait_count += waits;
+  }
+  run->first_signal[p->counter_count] = (uint32_t)run->signal_count;
+  MK_TRY(mk_alloc(run->signal_count, sizeof *run->signals, &run->signals));
+  MK_TRY(mk_alloc(run->wait_count, sizeof *run->waits, &run->waits));
+  for (size_t q = 0; q < p->queue_count; q++) {
+    place_users(run, &p->queues[q], MK_ROLE_CONSUMER, next_signal, next_wait);
+    place_users(run, &p->queues[q], MK_ROLE_STORER, next_signal, next_wait);
+  }
+  return MK_OK;
+}
+
+static mk_status collect_users(mk_run *run) {
+  const size_t counters = run->v->program->counter_count;
+  uint32_t *next;
+  MK_TRY(mk_alloc(counters + 1, sizeof *run->first_signal, &run->first_signal));
+  MK_TRY(mk_alloc(counters, 2 * sizeof *next, &next));
+  const mk_status status = list_users(run, next, next + counters);
+  mk_free(next);
+  MK_TRY(status);
   MK_TRY(index_last_users(run, run->signals, run->signal_count, &run->last_signals, &run->first_last_signal));
   return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
 }
@@ -112,12 +134,14 @@ static int by_barrier(const void *a, const void *b) {
 static mk_status collect_barriers(mk_run *run) {
   for (size_t i = 0; i < run->wait_count; i++) {
     const mk_user *w = &run->waits[i];
-    if (run->v->program->counters[w->counter].kind == MK_COUNTER_RELEASE) {
+    const mk_barrier *last = run->barrier_count == 0 ? NULL : &run->barriers[run->barrier_count - 1];
+    const bool again = last != NULL && last->counter == w->counter && last->threshold == w->amount;
+    if (run->v->program->counters[w->counter].kind == MK_COUNTER_RELEASE && !again) {
       MK_TRY(mk_grow(&run->barriers, &run->barrier_capacity, run->barrier_count + 1, sizeof *run->barriers));
       run->barriers[run->barrier_count++] = (mk_barrier){.counter = w->counter, .threshold = w->amount};
     }
   }
-  if (run->barrier_count == 0) {
+  if (run->barriers == NULL) { /* there is none */
     return MK_OK;
   }
   qsort(run->barriers, run->barrier_count, sizeof *run->barriers, by_barrier);

@@ -118,10 +118,10 @@ static mk_status add_queues_and_stamps(finder *f) {
       MK_TRY(add_edge(f, i, i + 1));
     }
     for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-      mk_link link = v->links[(size_t)i * MK_MAX_OPERANDS + slot];
-      if (link.first != MK_NONE_INDEX && info->operands[slot].access == MK_ACCESS_READ &&
+      const uint32_t group = *mk_link_of(v, i, slot);
+      if (group != MK_NONE_INDEX && info->operands[slot].access == MK_ACCESS_READ &&
           v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
-        MK_TRY(add_edge(f, f->instructions + link.first, i));
+        MK_TRY(add_edge(f, f->instructions + group, i));
       }
     }
   }

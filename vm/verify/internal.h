@@ -26,15 +26,6 @@ typedef enum mk_moment { MK_ENTERED = 1, MK_DONE, MK_SIGNALLED, MK_MOMENTS } mk_
  * epochs; 0 is before all of them. */
 static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return number * MK_MOMENTS + (uint32_t)moment; }
 
-/* What the phases about order know of an operand. */
-typedef struct mk_link {
-  /* Of a stamped read its group, of a stamped write its first entry in `writes`; of a plain or paged operand that is
-   * only read the span that its first row of tiles is, of others the first segment of that row; MK_NONE_INDEX: the
-   * buffer is constant. */
-  uint32_t first;
-  uint32_t count; /* plain or paged, and written: how many segments its row of tiles has */
-} mk_link;
-
 typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by key */
   uint64_t key;           /* mk_cell_key(buffer, row, col) */
   uint32_t end;           /* first column after it */
@@ -74,6 +65,10 @@ typedef struct mk_span {
   uint32_t first, count;
   uint32_t reach; /* of the spans up to this one the end of the one that goes furthest */
 } mk_span;
+typedef struct mk_tile_row { /* a row of an operand's tiles */
+  uint32_t first, count;     /* its segments */
+  uint32_t span;             /* that span; of an operand that is only written MK_NONE_INDEX */
+} mk_tile_row;
 
 typedef struct mk_verifier {
   const mk_program *program;
@@ -85,7 +80,9 @@ typedef struct mk_verifier {
   uint32_t lanes;
   uint32_t *lines_of; /* instruction -> mk_instruction_lines */
   uint32_t *team_of;  /* instruction -> the team that it is a share of (shares.c), from 1; 0: none */
-  mk_link *links;     /* instruction * MK_MAX_OPERANDS + slot */
+  /* By instruction * MK_MAX_OPERANDS + slot: of a stamped read its group, of a stamped write its entry in `writes`, of a
+   * plain or paged operand the first of its rows in `rows`. MK_NONE_INDEX: the buffer is constant. */
+  uint32_t *links;
   mk_write *writes;
   size_t write_count;
   mk_target *targets;
@@ -94,7 +91,8 @@ typedef struct mk_verifier {
   mk_reader *readers;
   mk_cut *cuts;
   size_t cut_count;
-  mk_span *spans; /* by first segment, then by count; each is there once */
+  mk_tile_row *rows; /* those of one operand follow each other */
+  mk_span *spans;    /* by first segment, then by count; each is there once */
   size_t span_count;
 } mk_verifier;
 
@@ -120,10 +118,6 @@ mk_status mk_verify_shares(mk_verifier *v);
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */
 mk_status mk_verify_access(mk_verifier *v);
-/* The segments of row `row` of the tiles of an operand of a plain or paged buffer. */
-mk_span mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row);
-/* The number of a span that an operand reads. */
-uint32_t mk_span_of(const mk_verifier *v, mk_span span);
 mk_status mk_verify_order(mk_verifier *v);
 void mk_verify_free(mk_verifier *v);
 
@@ -131,6 +125,9 @@ static inline const mk_instruction *mk_at(const mk_verifier *v, size_t instructi
   return &v->program->instructions[instruction];
 }
 static inline const mk_opcode_info *mk_info(const mk_instruction *in) { return mk_opcode_lookup(in->opcode); }
+static inline uint32_t *mk_link_of(const mk_verifier *v, size_t instruction, uint32_t slot) {
+  return &v->links[instruction * MK_MAX_OPERANDS + slot];
+}
 static inline bool mk_operand_empty(const mk_operand *o) { return o->rows == 0 || o->cols == 0; }
 static inline uint32_t mk_position_of(const mk_verifier *v, size_t instruction) {
   return (uint32_t)instruction - v->program->queues[v->queue_of[instruction]].first;

@@ -14,11 +14,11 @@
 
 /* Instructions of lanes lie far apart in memory, and lanes take turns: what comes next is asked for in time. */
 static void fetch_ahead(const mk_verifier *v, size_t index) {
-  const char *in = (const char *)mk_at(v, index), *links = (const char *)&v->links[index * MK_MAX_OPERANDS];
+  const char *in = (const char *)mk_at(v, index), *links = (const char *)mk_link_of(v, index, 0);
   for (size_t i = 0; i < sizeof(mk_instruction); i += 64) {
     __builtin_prefetch(in + i);
   }
-  for (size_t i = 0; i < MK_MAX_OPERANDS * sizeof(mk_link); i += 64) {
+  for (size_t i = 0; i < MK_MAX_OPERANDS * sizeof *v->links; i += 64) {
     __builtin_prefetch(links + i);
   }
 }
@@ -70,7 +70,7 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
   }
   const mk_opcode_info *info = mk_info(in);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    uint32_t group = v->links[(size_t)index * MK_MAX_OPERANDS + slot].first;
+    uint32_t group = *mk_link_of(v, index, slot);
     if (group == MK_NONE_INDEX || info->operands[slot].access != MK_ACCESS_READ ||
         v->program->buffers[in->operands[slot].buffer].store != MK_STORE_STAMPED) {
       continue;
@@ -98,7 +98,7 @@ static mk_status access_operand(mk_run *run, uint32_t lane, uint32_t index, uint
                                 bool writes) {
   mk_verifier *v = run->v;
   const mk_instruction *in = mk_at(v, index);
-  const uint32_t first = v->links[(size_t)index * MK_MAX_OPERANDS + slot].first;
+  const uint32_t first = *mk_link_of(v, index, slot);
   if (first == MK_NONE_INDEX || mk_operand_empty(&in->operands[slot])) {
     return MK_OK;
   }
@@ -223,6 +223,10 @@ static mk_status run_all(mk_run *run) {
   while (run->ready_count != 0) {
     uint32_t lane = run->ready[--run->ready_count], index, epoch;
     uint32_t end = MK_EPOCHS * run->v->program->queues[run->lanes[lane].queue].count;
+    if (run->ready_count != 0) {
+      head_of(run, run->ready[run->ready_count - 1], &index, &epoch);
+      fetch_ahead(run->v, index);
+    }
     while (run->lanes[lane].done < end) {
       head_of(run, lane, &index, &epoch);
       if (must_wait(run, lane, index, epoch)) {

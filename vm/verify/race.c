@@ -203,14 +203,13 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
   const mk_instruction *in = mk_at(v, actor->instruction);
   const mk_operand *o = &in->operands[actor->slot];
   const mk_buffer *b = &v->program->buffers[o->buffer];
-  const bool linked = mk_info(in)->operands[actor->slot].access == MK_ACCESS_READ;
-  const uint32_t first = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot].first;
+  const mk_tile_row *rows = &v->rows[*mk_link_of(v, actor->instruction, actor->slot)];
   for (uint32_t r = 0; r < o->rows; r++) {
     const uint32_t lines = mk_row_tile_lines(v->program, v->lines_of[actor->instruction], b, o->row + r);
     if (lines != MK_ALL_LINES && actor->lines != MK_ALL_LINES && lines != actor->lines) {
       continue;
     }
-    MK_TRY(read_span(v, shadow, actor, b, r == 0 && linked ? first : mk_span_of(v, mk_segments_of(v, o, r))));
+    MK_TRY(read_span(v, shadow, actor, b, rows[r].span));
   }
   return MK_OK;
 }
@@ -284,12 +283,12 @@ static mk_seen enough(mk_times *times, const mk_pasts *pasts) {
 }
 
 /* R02: the actor comes after all who have read of these segments. */
-static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
+static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, const mk_tile_row *row) {
   mk_times *shared = actor->clock->known.shared;
-  const size_t end = (size_t)link.first + link.count;
-  for (size_t s = span_beyond(v, link.first); s < v->span_count && v->spans[s].first < end; s++) {
+  const size_t end = (size_t)row->first + row->count;
+  for (size_t s = span_beyond(v, row->first); s < v->span_count && v->spans[s].first < end; s++) {
     mk_span_past *past = &shadow->spans[s];
-    if (v->spans[s].first + (size_t)v->spans[s].count <= link.first || past->readers.count == 0) {
+    if (v->spans[s].first + (size_t)v->spans[s].count <= row->first || past->readers.count == 0) {
       continue;
     }
     if (mk_holds(shared, past->after_readers)) {
@@ -298,7 +297,7 @@ static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor
     }
     const mk_past *reader = find_unordered(v, actor, &past->readers);
     if (reader != NULL) {
-      const size_t both = v->spans[s].first > link.first ? v->spans[s].first : link.first;
+      const size_t both = v->spans[s].first > row->first ? v->spans[s].first : row->first;
       return race(v, "R02", actor, both, "writes", reader->instruction, "reads");
     }
     past->after_readers = enough(shared, &past->readers);
@@ -308,9 +307,9 @@ static mk_status check_readers(mk_verifier *v, mk_shadow *shadow, const mk_actor
 
 mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
   const mk_buffer *b = &v->program->buffers[mk_at(v, actor->instruction)->operands[actor->slot].buffer];
-  const mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+  const mk_tile_row *row = &v->rows[*mk_link_of(v, actor->instruction, actor->slot)];
   const uint32_t team = v->team_of[actor->instruction];
-  for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
+  for (size_t i = row->first; i < (size_t)row->first + row->count; i++) {
     mk_segment *segment = &shadow->segments[i];
     MK_TRY(b->rank == MK_RANK_DEALT ? claim_segment(v, actor, b, segment, i) : MK_OK);
     MK_TRY(team != 0 ? begin_team(segment, team, actor->epoch) : MK_OK);
@@ -323,5 +322,5 @@ mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *act
     shadow->written_by[i] = shadow->writes + 1;
   }
   shadow->writes++;
-  return check_readers(v, shadow, actor, link);
+  return check_readers(v, shadow, actor, row);
 }

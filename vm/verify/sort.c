@@ -9,8 +9,11 @@ static uint32_t byte_of(const mk_keyed *item, uint32_t byte) {
   return (uint32_t)(byte < 8 ? item->low >> (8 * byte) : item->high >> (8 * (byte - 8))) & 0xff;
 }
 
-static void sort_by_byte(const mk_keyed *from, mk_keyed *to, size_t count, uint32_t byte, size_t *places) {
-  size_t next = 0;
+static void sort_by_byte(const mk_keyed *from, mk_keyed *to, size_t count, uint32_t byte) {
+  size_t places[VALUES] = {0}, next = 0;
+  for (size_t i = 0; i < count; i++) {
+    places[byte_of(&from[i], byte)]++;
+  }
   for (uint32_t value = 0; value < VALUES; value++) {
     const size_t items = places[value];
     places[value] = next;
@@ -21,24 +24,32 @@ static void sort_by_byte(const mk_keyed *from, mk_keyed *to, size_t count, uint3
   }
 }
 
+/* Which bytes differ between the keys: a bit for each. */
+static uint32_t differing(const mk_keyed *items, size_t count) {
+  uint64_t low = 0, high = 0;
+  uint32_t bytes = 0;
+  for (size_t i = 1; i < count; i++) {
+    low |= items[i].low ^ items[0].low;
+    high |= items[i].high ^ items[0].high;
+  }
+  for (uint32_t byte = 0; byte < BYTES; byte++) {
+    const mk_keyed difference = {.low = low, .high = high};
+    bytes |= byte_of(&difference, byte) != 0 ? 1U << byte : 0;
+  }
+  return bytes;
+}
+
 mk_status mk_sort_keyed(mk_keyed *items, size_t count) {
-  size_t counts[BYTES][VALUES] = {0};
   mk_keyed *other = NULL, *from = items;
-  if (count < 2) {
+  uint32_t bytes = differing(items, count);
+  if (bytes == 0) {
     return MK_OK;
   }
-  for (size_t i = 0; i < count; i++) {
-    for (uint32_t byte = 0; byte < BYTES; byte++) {
-      counts[byte][byte_of(&items[i], byte)]++;
-    }
-  }
   MK_TRY(mk_alloc(count, sizeof *other, &other));
-  for (uint32_t byte = 0; byte < BYTES; byte++) {
-    if (counts[byte][byte_of(&items[0], byte)] != count) {
-      mk_keyed *to = from == items ? other : items;
-      sort_by_byte(from, to, count, byte, counts[byte]);
-      from = to;
-    }
+  for (; bytes != 0; bytes &= bytes - 1) {
+    mk_keyed *to = from == items ? other : items;
+    sort_by_byte(from, to, count, (uint32_t)__builtin_ctz(bytes));
+    from = to;
   }
   if (from != items) {
     memcpy(items, from, count * sizeof *items);
@@ -48,13 +59,14 @@ mk_status mk_sort_keyed(mk_keyed *items, size_t count) {
 }
 
 mk_status mk_sort_table(mk_keyed *items, size_t count, void *table, size_t size) {
-  char *sorted;
+  char *sorted, *unsorted;
   MK_TRY(mk_sort_keyed(items, count));
   MK_TRY(mk_alloc(count, size, &sorted));
+  memcpy(&unsorted, table, sizeof unsorted);
   for (size_t i = 0; i < count; i++) {
-    memcpy(sorted + i * size, (const char *)table + items[i].entry * size, size);
+    memcpy(sorted + i * size, unsorted + items[i].entry * size, size);
   }
-  memcpy(table, sorted, count * size);
-  mk_free(sorted);
+  memcpy(table, &sorted, sizeof sorted);
+  mk_free(unsorted);
   return MK_OK;
 }

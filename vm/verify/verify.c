@@ -58,6 +58,7 @@ void mk_verify_free(mk_verifier *v) {
   mk_free(v->groups);
   mk_free(v->readers);
   mk_free(v->cuts);
+  mk_free(v->rows);
   mk_free(v->spans);
 }
 
