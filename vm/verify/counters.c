@@ -4,7 +4,8 @@
 
 #include "vm/verify/run.h"
 
-uint32_t mk_finisher_of(const mk_verifier *v, uint32_t instruction) {
+/* The thread that sends the instruction's signals. */
+static uint32_t finisher_of(const mk_verifier *v, uint32_t instruction) {
   return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
 }
 
@@ -196,7 +197,7 @@ static bool has_copies(const mk_verifier *v, uint32_t counter) {
 /* Adds what a signal proves to the barriers that it feeds. Where the counter has copies, a thread that has waited on
  * one copy knows that the signaller was done, but not that the signal has come to the other copies. */
 static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_thread *t) {
-  const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
+  const uint32_t thread = finisher_of(run->v, index), done = run->lanes[thread / 2].done;
   mk_views *views = &b->views[epoch];
   if (t->apart && !views->apart) {
     mk_known_copy(&run->clocks, &views->dep, &views->hb);

@@ -136,7 +136,7 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
 
 /* Fills in what an instruction of that opcode does. */
 static void list_acts(const mk_verifier *v, const mk_opcode_info *info, mk_acts *out) {
-  *out = (mk_acts){.loader_waits = mk_opcode_loader_waits(info)};
+  *out = (mk_acts){.loader_waits = mk_opcode_loader_waits(info), .finisher = mk_opcode_finisher(info)};
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *o = &info->operands[slot];
     const uint16_t bit = (uint16_t)(1U << slot);
@@ -208,10 +208,11 @@ static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoc
 }
 
 static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
-  const uint32_t thread = mk_finisher_of(run->v, index);
+  const bool stores = run->acts[mk_at(run->v, index)->opcode].finisher == MK_ROLE_STORER;
+  const uint32_t thread = 2 * lane + stores;
   mk_thread *known = &run->known[thread];
   MK_TRY(consume(run, lane, index, epoch));
-  if (thread != 2 * lane) {
+  if (stores) {
     MK_TRY(store(run, lane, index, epoch));
   }
   set_time(known, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));

@@ -56,6 +56,7 @@ typedef struct mk_acts {            /* what an instruction of an opcode does; a 
   uint16_t loaded;                  /* it is the loader that reads them */
   uint16_t updates;
   bool loader_waits; /* the loader makes the waits for counters, too */
+  mk_role finisher;
 } mk_acts;
 
 typedef struct mk_run {
@@ -142,8 +143,6 @@ static inline const mk_instruction *head_of(const mk_run *run, uint32_t lane, ui
   return mk_at(run->v, *index);
 }
 
-/* The thread that sends the instruction's signals. */
-uint32_t mk_finisher_of(const mk_verifier *v, uint32_t instruction);
 /* Fills in signals, waits, the last ones of each thread, barriers and joins (counters.c). */
 mk_status mk_collect_counters(mk_run *run);
 /* Adds to a clock of HB, and to a thread's DEP (NULL: to none), what the instruction's waits for release counters
