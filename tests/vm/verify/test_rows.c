@@ -8,6 +8,7 @@
 #include "tests/mutation/mutation.h"
 #include "tests/support/effort.h"
 #include "tests/support/model.h"
+#include "tests/support/mutants.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify/verify.h"
@@ -220,32 +221,6 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
   return status;
 }
 
-/* MK_OK when all interleavings end in the same words. */
-static mk_status judge(const mk_program *p, uint32_t mutant) {
-  uint64_t want = 0, have;
-  for (uint32_t seed = 0; seed < SEEDS; seed++) {
-    mk_cpu_options options = {
-        .seed = seed == 0 ? 0 : mutant * SEEDS + seed, .adversarial = seed != 0, .check_races = true};
-    MK_TRY(run(p, options, &have));
-    want = seed == 0 ? have : want;
-    if (have != want) {
-      return mk_error(MK_ERR_DEVICE, "seed %u gives other bits", seed);
-    }
-  }
-  return MK_OK;
-}
-
-static void expect_sound(mk_program *p) {
-  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
-  for (uint32_t i = 1; i < 20; i++) {
-    cr_assert_eq(judge(p, i), MK_OK, "%s", mk_error_message());
-  }
-  mk_program_free(p);
-}
-
-Test(verify_rows, unchanged_program_runs) { expect_sound(compile(ROWS)); }
-Test(verify_rows, unchanged_program_that_draws_runs) { expect_sound(compile_drawing(ROWS)); }
-
 /* Moved units of attention: on whichever SM, before or after its combine. */
 static bool move_unit(mk_program *p, uint64_t *random) {
   mk_instruction *a = &p->instructions[mutation_draw(random, (uint32_t)p->instruction_count)];
@@ -259,32 +234,20 @@ static bool move_unit(mk_program *p, uint64_t *random) {
   return true;
 }
 
-static void expect_mutants(mk_program *(*base)(uint32_t rows)) {
-  uint64_t random = 99;
-  uint32_t accepted = 0, rejected = 0, failing = 0, mutants = test_effort(10, 40);
-  for (uint32_t kind = 0; kind <= MUTATION_CLASSES; kind++) {
-    for (uint32_t i = 0; i < mutants;) {
-      mk_program *p = base(ROWS);
-      bool changed =
-          kind == MUTATION_CLASSES ? move_unit(p, &random) : mutation_apply(p, (mutation_class)kind, &random);
-      mk_status verdict = changed ? mk_verify(p, NULL) : MK_OK;
-      if (verdict == MK_OK) {
-        cr_assert_eq(judge(p, kind * mutants + i), MK_OK, "mutant %u of class %u was accepted: %s", i, kind,
-                     mk_error_message());
-        accepted++;
-      } else {
-        rejected++;
-        bool about_order = kind == MUTATION_CLASSES || mutation_infos[kind].order;
-        failing += about_order && mutation_can_run(p) && judge(p, kind * mutants + i) != MK_OK;
-      }
-      i++;
-      mk_program_free(p);
-    }
-  }
-  cr_assert_gt(accepted, mutants / 2);
-  cr_assert_gt(rejected, mutants * 5 / 2);
-  cr_assert_gt(failing, mutants / 2, "%u of %u rejected mutants fail", failing, rejected);
+static mk_program *greedy(void) { return compile(ROWS); }
+static mk_program *drawing(void) { return compile_drawing(ROWS); }
+static const mutant_rig rigs[] = {{.base = greedy, .run = run, .seeds = SEEDS, .other = move_unit},
+                                  {.base = drawing, .run = run, .seeds = SEEDS, .other = move_unit}};
+
+static void expect_mutants(const mutant_rig *rig) {
+  const uint32_t mutants = test_effort(10, 40);
+  const mutant_counts counts = mutants_expect(rig, 99, mutants);
+  cr_assert_gt(counts.accepted, mutants / 2);
+  cr_assert_gt(counts.rejected, mutants * 5 / 2);
+  cr_assert_gt(counts.failing, mutants / 2, "%u of %u rejected mutants fail", counts.failing, counts.rejected);
 }
 
-Test(verify_rows, what_is_accepted_never_fails) { expect_mutants(compile); }
-Test(verify_rows, what_is_accepted_and_draws_never_fails) { expect_mutants(compile_drawing); }
+Test(verify_rows, unchanged_program_runs) { mutants_expect_sound(&rigs[0], 19); }
+Test(verify_rows, unchanged_program_that_draws_runs) { mutants_expect_sound(&rigs[1], 19); }
+Test(verify_rows, what_is_accepted_never_fails) { expect_mutants(&rigs[0]); }
+Test(verify_rows, what_is_accepted_and_draws_never_fails) { expect_mutants(&rigs[1]); }

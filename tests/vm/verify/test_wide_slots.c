@@ -7,6 +7,7 @@
 #include "scheduler/compile.h"
 #include "tests/mutation/mutation.h"
 #include "tests/support/effort.h"
+#include "tests/support/mutants.h"
 #include "tests/support/prompts.h"
 #include "tests/support/text.h"
 #include "vm/verify/verify.h"
@@ -226,45 +227,14 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
   return status;
 }
 
-static mk_status judge(const mk_program *p, uint32_t mutant) {
-  uint64_t want = 0, have;
-  for (uint32_t seed = 0; seed < 3; seed++) {
-    mk_cpu_options options = {.seed = mutant * 3 + seed, .adversarial = seed == 2, .check_races = true};
-    MK_TRY(run(p, options, &have));
-    want = seed == 0 ? have : want;
-    if (have != want) {
-      return mk_error(MK_ERR_DEVICE, "seed %u gives other bits", seed);
-    }
-  }
-  return MK_OK;
-}
+static const mutant_rig rig = {.base = compile, .run = run, .seeds = 3};
 
-Test(verify_wide_slots, unchanged_program_runs) {
-  mk_program *p = compile();
-  cr_assert_eq(judge(p, 1), MK_OK, "%s", mk_error_message());
-  mk_program_free(p);
-}
+Test(verify_wide_slots, unchanged_program_runs) { mutants_expect_sound(&rig, 1); }
 
 Test(verify_wide_slots, what_is_accepted_never_fails) {
-  uint64_t random = 11;
-  uint32_t accepted = 0, rejected = 0, failing = 0, mutants = test_effort(3, 30);
-  for (uint32_t kind = 0; kind < MUTATION_CLASSES; kind++) {
-    for (uint32_t i = 0; i < mutants; i++) {
-      mk_program *p = compile();
-      const bool changed = mutation_apply(p, (mutation_class)kind, &random);
-      const mk_status verdict = changed ? mk_verify(p, NULL) : MK_OK;
-      if (verdict == MK_OK) {
-        cr_assert(!changed || judge(p, kind * mutants + i) == MK_OK, "mutant %u of class %s was accepted: %s", i,
-                  mutation_infos[kind].name, mk_error_message());
-        accepted++;
-      } else {
-        rejected++;
-        failing += mutation_infos[kind].order && mutation_can_run(p) && judge(p, kind * mutants + i) != MK_OK;
-      }
-      mk_program_free(p);
-    }
-  }
-  cr_assert_gt(accepted, 0);
-  cr_assert_gt(rejected, mutants * MUTATION_CLASSES / 2);
-  cr_assert_gt(failing, mutants / 2, "%u of %u rejected mutants fail", failing, rejected);
+  const uint32_t mutants = test_effort(3, 30);
+  const mutant_counts counts = mutants_expect(&rig, 11, mutants);
+  cr_assert_gt(counts.accepted, 0);
+  cr_assert_gt(counts.rejected, mutants * MUTATION_CLASSES / 2);
+  cr_assert_gt(counts.failing, mutants / 2, "%u of %u rejected mutants fail", counts.failing, counts.rejected);
 }
