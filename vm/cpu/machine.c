@@ -193,9 +193,12 @@ void mk_cpu_free(mk_cpu *cpu) {
   mk_free(cpu);
 }
 
-void *mk_cpu_memory(mk_cpu *cpu, size_t index) {
-  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, 0, index) : cpu->memory[index];
+void *mk_cpu_copy(mk_cpu *cpu, uint32_t rank, size_t index) {
+  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, rank, index)
+                               : mk_cpu_memory_of(cpu, rank)[index];
 }
+
+void *mk_cpu_memory(mk_cpu *cpu, size_t index) { return mk_cpu_copy(cpu, 0, index); }
 
 uint32_t mk_cpu_generation(const mk_cpu *cpu) { return cpu->first_epoch; }
 
