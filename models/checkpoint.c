@@ -173,7 +173,7 @@ mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out) {
   mk_checkpoint *checkpoint;
   MK_TRY(mk_alloc(1, sizeof *checkpoint, &checkpoint));
   mk_status status = mk_path_join(directory, "model.safetensors", &checkpoint->source);
-  if (status == MK_OK && access(checkpoint->source, F_OK) == 0) {
+  if (status == MK_OK && mk_file_is_there(checkpoint->source)) {
     status = open_single(checkpoint, directory);
   } else if (status == MK_OK) {
     mk_free(checkpoint->source);

@@ -266,6 +266,9 @@ static mk_status load_file(const char *directory, const char *name, bool optiona
     if (status != MK_OK) {
       mk_error_prefix(status, "%s", path);
     }
+  } else if (status == MK_ERR_FILE && !mk_file_is_there(path)) {
+    status = mk_error(status,
+                      "%s: cannot be opened: No such file or directory; is this a Hugging Face model directory?", path);
   }
   mk_free(text);
   mk_free(path);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "models/family.h"
 #include "models/json.h"
@@ -81,7 +80,7 @@ static mk_status has_weights(const char *path, bool *out) {
   for (size_t i = 0; i < 2 && !*out; i++) {
     char *file;
     MK_TRY(mk_path_join(path, names[i], &file));
-    *out = access(file, F_OK) == 0;
+    *out = mk_file_is_there(file);
     mk_free(file);
   }
   return MK_OK;

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "models/json.h"
 #include "text/template_tokens.h"
@@ -85,7 +84,7 @@ static mk_status check_unread(const char *directory) {
   char *path;
   MK_TRY(mk_path_join(directory, kProcessor, &path));
   const mk_status status =
-      access(path, F_OK) != 0
+      !mk_file_is_there(path)
           ? MK_OK
           : mk_error(MK_ERR_FILE,
                      "%s: is read by processors of images and sound alone; for text write its template to %s", path,

@@ -178,6 +178,27 @@ Test(bad_model, missing) {
   }
 }
 
+/* As of a download's cache that was copied without its blobs: it is not that the file was never there. */
+Test(bad_model, a_link_to_nothing) {
+  for (size_t i = 0; i < FILES; i++) {
+    cr_assert_eq(rename(path_of(files[i]), path_of("kept")), 0);
+    cr_assert_eq(symlink("../blobs/1a2b", path_of(files[i])), 0);
+    refused(files[i], "is a link to what is not there", "");
+    cr_assert_eq(unlink(path_of(files[i])), 0);
+    cr_assert_eq(symlink("kept", path_of(files[i])), 0);
+    char messages[4096];
+    cr_assert_eq(run("run", messages, sizeof messages), 0, "%s", messages);
+    cr_assert_eq(rename(path_of("kept"), path_of(files[i])), 0);
+  }
+}
+
+Test(bad_model, another_tokenizer_in_the_place) {
+  cr_assert_eq(unlink(path_of("tokenizer.json")), 0);
+  expect_refused("run", "tokenizer.json", "text needs it", "No such file");
+  put("tokenizer.model", "pieces");
+  expect_refused("run", "tokenizer.json", "tokenizer.model is not read", "save_pretrained");
+}
+
 Test(bad_model, a_directory) {
   for (size_t i = 0; i < FILES; i++) {
     cr_assert_eq(rename(path_of(files[i]), path_of("kept")), 0);
