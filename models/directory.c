@@ -123,8 +123,16 @@ void mk_directory_close(mk_directory *directory) {
 }
 
 mk_status mk_directory_check_free(const char *directory) {
-  static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
-                                      "model.safetensors.index.json"};
+  static const char *const names[] = {"config.json",
+                                      "tokenizer.json",
+                                      "model.safetensors",
+                                      "model.safetensors.index.json",
+                                      "generation_config.json",
+                                      "tokenizer_config.json",
+                                      "added_tokens.json",
+                                      "special_tokens_map.json",
+                                      "chat_template.jinja",
+                                      "additional_chat_templates"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path) {

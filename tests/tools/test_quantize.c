@@ -1,5 +1,6 @@
 /* mkvm quantize: what it writes is what it says, runs here, and takes no model's place. */
 #include <math.h>
+#include <sys/stat.h>
 
 #include "engine/quantised.h"
 #include "instructions/reference.h"
@@ -88,17 +89,41 @@ Test(quantize, programs_run_by_themselves) {
   }
 }
 
-Test(quantize, other_files_come_along) {
-  FILE *file = fopen(in_directory("tiny/notes.md"), "w");
+static void put_text(const char *name, const char *text) {
+  FILE *file = fopen(in_directory(name), "w");
   cr_assert_not_null(file);
-  fputs("words\n", file);
+  fputs(text, file);
   fclose(file);
+}
+
+Test(quantize, other_files_come_along) {
+  put_text("tiny/notes.md", "words\n");
   EXPECT(0, "", "", "quantize", "-m", in_directory("tiny"), "-o", in_directory("q"), "--to", "fp8");
   static const char *const names[] = {"q/notes.md", "q/tokenizer.json", "q/tokenizer_config.json",
                                       "q/generation_config.json"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     cr_expect_eq(access(in_directory(names[i]), F_OK), 0, "%s", names[i]);
   }
+}
+
+/* Nothing of anybody's is replaced, and nothing of another model's is left to the new one. */
+Test(quantize, files_in_the_way) {
+  static const char *const names[] = {"notes.md", "chat_template.jinja", "generation_config.json"};
+  put_text("tiny/notes.md", "words\n");
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "q%zu", i);
+    cr_assert_eq(mkdir(in_directory(name), 0700), 0);
+    snprintf(name, sizeof name, "q%zu/%s", i, names[i]);
+    put_text(name, "{}");
+    snprintf(name, sizeof name, "q%zu", i);
+    EXPECT(2, "", "exists already", "quantize", "-m", in_directory("tiny"), "-o", in_directory(name), "--to", "fp8");
+    snprintf(name, sizeof name, "q%zu/model.safetensors", i);
+    cr_expect_neq(access(in_directory(name), F_OK), 0);
+  }
+  cr_assert_eq(mkdir(in_directory("other"), 0700), 0);
+  put_text("other/notes.txt", "words\n");
+  EXPECT(0, "", "", "quantize", "-m", in_directory("tiny"), "-o", in_directory("other"), "--to", "fp8");
 }
 
 Test(quantize, refusals) {

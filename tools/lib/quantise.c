@@ -351,7 +351,23 @@ static bool is_copied(const char *name) {
   return name[0] != '.' && strcmp(name, "config.json") != 0;
 }
 
-static mk_status copy_others(writer *w) {
+/* What a copy would replace may be of another model, or none's. */
+static mk_status check_file(writer *w, const char *name, const char *path) {
+  char *to;
+  struct stat info;
+  (void)path;
+  MK_TRY(mk_path_join(w->to, name, &to));
+  mk_status status = lstat(to, &info) == 0
+                         ? mk_error(MK_ERR_USAGE,
+                                    "%s: exists already, and the model has a file of that name; choose a "
+                                    "new directory",
+                                    to)
+                         : MK_OK;
+  mk_free(to);
+  return status;
+}
+
+static mk_status visit_others(writer *w, mk_status (*visit)(writer *w, const char *name, const char *path)) {
   DIR *folder = opendir(w->from);
   mk_status status = folder != NULL ? MK_OK : mk_error(MK_ERR_RUNTIME, "%s: %s", w->from, strerror(errno));
   for (const struct dirent *entry; status == MK_OK && (entry = readdir(folder)) != NULL;) {
@@ -359,7 +375,7 @@ static mk_status copy_others(writer *w) {
     char *path;
     status = mk_path_join(w->from, entry->d_name, &path);
     if (status == MK_OK && is_copied(entry->d_name) && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-      status = copy_file(w, entry->d_name, path);
+      status = visit(w, entry->d_name, path);
     }
     mk_free(path);
   }
@@ -371,11 +387,12 @@ static mk_status copy_others(writer *w) {
 
 /* config.json comes last: a directory that has one is complete. */
 static mk_status write_all(writer *w) {
+  MK_TRY(visit_others(w, check_file));
   MK_TRY(mk_grow(&w->all, &w->capacity, 1, sizeof(mk_draft *)));
   MK_TRY(mk_draft_directory(w->to, &w->all[0]));
   w->count = 1;
   MK_TRY(write_weights(w));
-  MK_TRY(copy_others(w));
+  MK_TRY(visit_others(w, copy_file));
   return write_config(w);
 }
 
