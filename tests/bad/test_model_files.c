@@ -199,6 +199,23 @@ Test(bad_model, another_tokenizer_in_the_place) {
   expect_refused("run", "tokenizer.json", "tokenizer.model is not read", "save_pretrained");
 }
 
+Test(bad_model, weights_of_another_format) {
+  static const char *const others[] = {"model.gguf", "consolidated.00.pth", "pytorch_model.bin"};
+  const char *at = WEIGHTS;
+  char messages[4096];
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    cr_assert_eq(rename(path_of(at), path_of(others[i])), 0);
+    at = others[i];
+    for (int info = 0; info < 2; info++) {
+      cr_expect_eq(run(info ? "info" : "run", messages, sizeof messages), MK_ERR_FILE, "%s", messages);
+      cr_expect(strstr(messages, at) != NULL && strstr(messages, "is not supported; convert it") != NULL, "%s",
+                messages);
+    }
+  }
+  cr_assert_eq(rename(path_of(at), path_of("training_args.bin")), 0); /* no weights at all */
+  cr_expect_eq(run("info", messages, sizeof messages), 0, "%s", messages);
+}
+
 Test(bad_model, a_directory) {
   for (size_t i = 0; i < FILES; i++) {
     cr_assert_eq(rename(path_of(files[i]), path_of("kept")), 0);

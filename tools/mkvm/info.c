@@ -110,8 +110,7 @@ static bool has_file(const char *directory, const char *name) {
 
 /* The weights of the directory, as far as they are there; the caller closes it. */
 static mk_status open_directory(const char *path, mk_directory *out) {
-  const bool other = has_file(path, "pytorch_model.bin") || has_file(path, "pytorch_model.bin.index.json");
-  return mk_directory_open(path, other ? MK_WEIGHTS_NEEDED : MK_WEIGHTS_IF_THERE, NULL, out);
+  return mk_directory_open(path, mk_checkpoint_is_other(path) ? MK_WEIGHTS_NEEDED : MK_WEIGHTS_IF_THERE, NULL, out);
 }
 
 static mk_status check_tokenizer(const char *directory, const mk_config *config, bool *there) {
