@@ -474,8 +474,7 @@ mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer 
   mk_free(text); /* not needed any more: files are large */
   text = NULL;
   MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
-  status = mk_tokenizer_add_configured(directory, root);
-  MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", directory), done);
+  MK_TRY_GOTO(mk_tokenizer_add_configured(directory, root), done);
   status = build(root, out);
   MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
   (*out)->model_vocab = vocab;

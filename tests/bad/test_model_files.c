@@ -199,6 +199,21 @@ Test(bad_model, another_tokenizer_in_the_place) {
   expect_refused("run", "tokenizer.json", "tokenizer.model is not read", "save_pretrained");
 }
 
+/* Named once. */
+Test(bad_model, files_beside_the_tokenizer) {
+  static const char *const beside[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+  for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+    char messages[4096], start[256];
+    unlink(path_of("tokenizer_config.json"));
+    put(beside[i], "{");
+    expect_refused("run", beside[i], "line 1", "not valid JSON");
+    run("run", messages, sizeof messages);
+    snprintf(start, sizeof start, "mkvm run: %s: line 1", path_of(beside[i]));
+    cr_expect(strncmp(messages, start, strlen(start)) == 0, "%s", messages);
+    cr_assert_eq(unlink(path_of(beside[i])), 0);
+  }
+}
+
 Test(bad_model, weights_of_another_format) {
   static const char *const others[] = {"model.gguf", "consolidated.00.pth", "pytorch_model.bin"};
   const char *at = WEIGHTS;
