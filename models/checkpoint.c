@@ -128,23 +128,38 @@ static mk_status open_index(mk_checkpoint *checkpoint, const char *directory, co
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }
 
-/* No safetensors: say what is there instead. */
-static mk_status refuse_directory(const char *directory) {
+enum { ENTRY_SIZE = 256 };
+
+/* The first file of weights in another format; "": there is none. */
+static void find_other(const char *directory, char found[ENTRY_SIZE]) {
   static const char *const endings[] = {".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack"};
   DIR *entries = opendir(directory);
-  char found[256] = "";
+  found[0] = '\0';
   for (struct dirent *entry; entries != NULL && found[0] == '\0' && (entry = readdir(entries)) != NULL;) {
     size_t length = strlen(entry->d_name);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
       size_t tail = strlen(endings[i]);
-      if (length > tail && strcmp(entry->d_name + length - tail, endings[i]) == 0) {
-        snprintf(found, sizeof found, "%s", entry->d_name);
+      if (length > tail && strcmp(entry->d_name + length - tail, endings[i]) == 0 &&
+          strcmp(entry->d_name, "training_args.bin") != 0) {
+        snprintf(found, ENTRY_SIZE, "%s", entry->d_name);
       }
     }
   }
   if (entries != NULL) {
     closedir(entries);
   }
+}
+
+bool mk_checkpoint_is_other(const char *directory) {
+  char found[ENTRY_SIZE];
+  find_other(directory, found);
+  return found[0] != '\0';
+}
+
+/* No safetensors: say what is there instead. */
+static mk_status refuse_directory(const char *directory) {
+  char found[ENTRY_SIZE];
+  find_other(directory, found);
   if (found[0] != '\0') {
     return mk_error(MK_ERR_FILE, "%s: %s is not supported; convert it to model.safetensors", directory, found);
   }
@@ -173,7 +188,7 @@ mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out) {
   mk_checkpoint *checkpoint;
   MK_TRY(mk_alloc(1, sizeof *checkpoint, &checkpoint));
   mk_status status = mk_path_join(directory, "model.safetensors", &checkpoint->source);
-  if (status == MK_OK && access(checkpoint->source, F_OK) == 0) {
+  if (status == MK_OK && mk_file_is_there(checkpoint->source)) {
     status = open_single(checkpoint, directory);
   } else if (status == MK_OK) {
     mk_free(checkpoint->source);

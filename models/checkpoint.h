@@ -24,6 +24,8 @@ typedef struct mk_checkpoint mk_checkpoint;
 /* Opens every shard and checks every header; reads no weights. model.safetensors is preferred to the index when both
  * are there, as Hugging Face does. Tensors are in the order of their names. */
 mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out);
+/* Whether the directory has weights of a format that is not read, such as GGUF. */
+bool mk_checkpoint_is_other(const char *directory);
 void mk_checkpoint_close(mk_checkpoint *checkpoint); /* NULL is fine */
 
 size_t mk_checkpoint_count(const mk_checkpoint *checkpoint);

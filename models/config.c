@@ -266,6 +266,10 @@ static mk_status load_file(const char *directory, const char *name, bool optiona
     if (status != MK_OK) {
       mk_error_prefix(status, "%s", path);
     }
+  } else if (status == MK_ERR_FILE && !mk_file_is_there(path)) {
+    char why[2048];
+    snprintf(why, sizeof why, "%s", mk_error_message());
+    status = mk_error(status, "%s; is this a Hugging Face model directory?", why);
   }
   mk_free(text);
   mk_free(path);

@@ -50,9 +50,10 @@ static const struct {
     {"qwen2_vl", "images"},
     {"qwen2_5_vl", "images"},
     {"qwen3_vl", "images"},
+    {"granitemoehybrid", "state-space layers, or a mixture of experts"},
     {"granitemoe", "a mixture of experts"},
     {"olmoe", "a mixture of experts"},
-    {"olmo3", "local windows"},
+    {"olmo3", "its table of tensors"},
     {"olmo", "layer norms without weights"},
     {"phimoe", "a mixture of experts"},
     {"phi4mm", "images and sound"},
@@ -65,30 +66,47 @@ static const struct {
     {"llava", "images"},
     {"ministral3", "queries that are scaled by their position"},
     {"pixtral", "images"},
-    {"gpt_oss", "a mixture of experts, attention sinks and local windows"},
+    {"gpt_oss", "a mixture of experts and attention sinks"},
     {"gpt2", "layer norms and learned positions"},
     {"gpt_neox", "layer norms, and attention beside the MLP"},
     {"gptj", "layer norms, and attention beside the MLP"},
     {"gpt_bigcode", "layer norms and learned positions"},
-    {"starcoder2", "layer norms, GELU and local windows"},
+    {"starcoder2", "layer norms and GELU"},
     {"stablelm", "layer norms"},
+    {"falcon_mamba", "state-space layers"},
+    {"falcon_h1", "state-space layers"},
     {"falcon", "layer norms, and attention beside the MLP"},
     {"bloom", "layer norms and positions by ALiBi"},
     {"mpt", "layer norms and positions by ALiBi"},
     {"opt", "layer norms and learned positions"},
     {"cohere", "layer norms, and attention beside the MLP"},
+    {"nemotron_h", "state-space layers"},
     {"nemotron", "layer norms of (1 + w) and squared ReLU"},
+    {"glm4_moe", "a mixture of experts"},
     {"glm", "rotation of neighbouring dims"},
     {"chatglm", "rotation of neighbouring dims"},
-    {"exaone4", "local windows and layers of two kinds"},
+    {"ernie4_5_moe", "a mixture of experts"},
+    {"ernie4_5", "rotation of neighbouring dims"},
+    {"helium", "rotation of neighbouring dims"},
+    {"exaone4", "layers of two kinds"},
     {"exaone", "its own names of tensors"},
     {"internlm", "its own names of tensors"},
     {"baichuan", "its own names of tensors"},
     {"smollm", "its own table of tensors"},
     {"mamba", "state-space layers"},
-    {"falcon_mamba", "state-space layers"},
+    {"bamba", "state-space layers"},
+    {"zamba", "state-space layers"},
     {"jamba", "state-space layers and a mixture of experts"},
     {"rwkv", "recurrent layers"},
+    {"recurrent_gemma", "recurrent layers"},
+    {"arcee", "squared ReLU, and an MLP without a gate"},
+    {"apertus", "the activation xIELU, and an MLP without a gate"},
+    {"diffllama", "differences of attention"},
+    {"vaultgemma", "soft caps on scores and logits"},
+    {"codegen", "layer norms, and attention beside the MLP"},
+    {"persimmon", "layer norms"},
+    {"xglm", "layer norms and added positions"},
+    {"bitnet", "ternary weights, and norms within attention and MLP"},
     {"lfm2", "convolution layers"},
     {"hunyuan", "norms after the rotation, or a mixture of experts"},
     {"t5", "an encoder"},
@@ -106,15 +124,15 @@ static const char *what_lacks(const json_t *root, const char *type) {
     }
   }
   for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) {
-    if (mk_json_get(root, experts[i]) != NULL) {
+    if (json_number_value(mk_json_get(root, experts[i])) > 0) {
       return "a mixture of experts";
     }
   }
-  return mk_json_get(root, "vision_config") != NULL         ? "images"
-         : mk_json_get(root, "is_encoder_decoder") != NULL  ? "an encoder"
-         : mk_json_get(root, "kv_lora_rank") != NULL        ? "latent attention"
-         : mk_json_get(root, "layer_norm_epsilon") != NULL  ? "layer norms"
-         : mk_json_get(root, "quantization_config") != NULL ? "its table of tensors, and quantized weights"
+  return mk_json_get(root, "vision_config") != NULL              ? "images"
+         : json_is_true(mk_json_get(root, "is_encoder_decoder")) ? "an encoder"
+         : mk_json_get(root, "kv_lora_rank") != NULL             ? "latent attention"
+         : mk_json_get(root, "layer_norm_epsilon") != NULL       ? "layer norms"
+         : mk_json_get(root, "quantization_config") != NULL      ? "its table of tensors, and quantized weights"
                                                             : "its table of tensors and its graph (docs/FAMILY.md)";
 }
 

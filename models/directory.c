@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "models/family.h"
 #include "models/json.h"
@@ -81,7 +80,7 @@ static mk_status has_weights(const char *path, bool *out) {
   for (size_t i = 0; i < 2 && !*out; i++) {
     char *file;
     MK_TRY(mk_path_join(path, names[i], &file));
-    *out = access(file, F_OK) == 0;
+    *out = mk_file_is_there(file);
     mk_free(file);
   }
   return MK_OK;
@@ -124,8 +123,16 @@ void mk_directory_close(mk_directory *directory) {
 }
 
 mk_status mk_directory_check_free(const char *directory) {
-  static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
-                                      "model.safetensors.index.json"};
+  static const char *const names[] = {"config.json",
+                                      "tokenizer.json",
+                                      "model.safetensors",
+                                      "model.safetensors.index.json",
+                                      "generation_config.json",
+                                      "tokenizer_config.json",
+                                      "added_tokens.json",
+                                      "special_tokens_map.json",
+                                      "chat_template.jinja",
+                                      "additional_chat_templates"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path) {

@@ -38,7 +38,7 @@ mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const vo
                             mk_directory *out);
 void mk_directory_close(mk_directory *directory);
 
-/* For who writes a model: MK_ERR_USAGE where that would replace one. */
+/* For who writes a model: MK_ERR_USAGE where that would replace one, or leave it files of another one. */
 mk_status mk_directory_check_free(const char *directory);
 
 /* What a user is told of a directory that is not what it seems. */

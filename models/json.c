@@ -17,17 +17,22 @@ mk_status mk_path_join(const char *directory, const char *name, char **out) {
   return MK_OK;
 }
 
+bool mk_file_is_there(const char *path) {
+  struct stat info;
+  return lstat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 mk_status mk_file_open(const char *path, bool optional, int *fd, uint64_t *size) {
   *fd = -1;
   *size = 0;
   /* O_NONBLOCK: opening a FIFO that nobody writes to returns at once instead of waiting for ever. */
   int opened = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (opened < 0) {
-    if (optional && errno == ENOENT) {
-      return MK_OK;
+    const int why = errno;
+    if (why == ENOENT && mk_file_is_there(path)) { /* such as of a download's cache that was copied without its blobs */
+      return mk_error(MK_ERR_FILE, "%s: is a link to what is not there; put the file itself there (cp -L)", path);
     }
-    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s; is this a Hugging Face model directory?", path,
-                    strerror(errno));
+    return optional && why == ENOENT ? MK_OK : mk_error(MK_ERR_FILE, "%s: cannot be opened: %s", path, strerror(why));
   }
   struct stat info;
   mk_status status = MK_OK;

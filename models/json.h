@@ -14,8 +14,11 @@
 /* "DIRECTORY/NAME". */
 mk_status mk_path_join(const char *directory, const char *name, char **out);
 
+/* Whether there is anything of that name, be it a link that leads nowhere. */
+bool mk_file_is_there(const char *path);
+
 /* Opens a regular, non-empty file for reading and gives its size; never blocks on a FIFO or a device. With `optional`,
- * a missing file is no error and gives *fd = -1. */
+ * a missing file is no error and gives *fd = -1; a link that leads nowhere is one all the same. */
 mk_status mk_file_open(const char *path, bool optional, int *fd, uint64_t *size);
 
 /* Reads bytes [offset, offset + length) of an open file; the end of the file before that is MK_ERR_FILE ("truncated").

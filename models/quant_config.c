@@ -120,8 +120,10 @@ static mk_status take_compressed(const json_t *root, mk_quant *quant) {
       !says(root, "format", "naive-quantized") && !says(root, "format", "pack-quantized")) {
     return refuse("format", format, "\"float-quantized\", \"int-quantized\" and \"pack-quantized\" are");
   }
-  if (mk_json_get(root, "quantization_status") != NULL && !says(root, "quantization_status", "compressed")) {
-    return refuse("quantization_status", mk_json_get(root, "quantization_status"), "only \"compressed\" is");
+  /* Many files of 2024 with codes in them say frozen; where weights are stored instead, their dtype is refused. */
+  if (mk_json_get(root, "quantization_status") != NULL && !says(root, "quantization_status", "compressed") &&
+      !says(root, "quantization_status", "frozen")) {
+    return refuse("quantization_status", mk_json_get(root, "quantization_status"), "\"compressed\" and \"frozen\" are");
   }
   for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
     const json_t *value = mk_json_get(root, nothing[i]);

@@ -90,6 +90,13 @@ static mk_status submit(mk_choice *c, mk_serve_error *error) {
 
 static mk_status submit_all(mk_exchange *a, mk_serve_error *error) {
   const mk_openai_request *r = &a->request;
+  const uint32_t most = a->server->options.engine.max_waiting; /* 0: as many as a request may ask for */
+  if (most != 0 && a->count > most) {                          /* trying again later would not help */
+    return mk_serve_fail(error, 400, r->n > 1 ? "n" : "prompt", "invalid_value",
+                         "The request asks for %zu answers, and this server lets at most %u wait (--max-waiting): ask "
+                         "for fewer at a time.",
+                         a->count, most);
+  }
   if (r->echo) {
     if (mk_alloc(r->prompt_count, sizeof *a->echoes, &a->echoes) != MK_OK) {
       return mk_serve_fail(error, 500, NULL, NULL, "%s", mk_error_message());

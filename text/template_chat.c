@@ -15,6 +15,7 @@ struct mk_chat {
 };
 
 static const char kFile[] = "chat_template.jinja", kConfig[] = "tokenizer_config.json";
+static const char kProcessor[] = "chat_template.json";
 static const char kFolder[] = "additional_chat_templates", kFolderDefault[] = "additional_chat_templates/default.jinja";
 
 /* The template named "default" of an object, or of a list of objects with a name and a template. */
@@ -78,6 +79,20 @@ static mk_status has_named_files(const char *directory, bool *out) {
   return MK_OK;
 }
 
+/* A template where no tokenizer looks for it is refused by its name: it is not that there is none. */
+static mk_status check_unread(const char *directory) {
+  char *path;
+  MK_TRY(mk_path_join(directory, kProcessor, &path));
+  const mk_status status =
+      !mk_file_is_there(path)
+          ? MK_OK
+          : mk_error(MK_ERR_FILE,
+                     "%s: is read by processors of images and sound alone; for text write its template to %s", path,
+                     kFile);
+  mk_free(path);
+  return status;
+}
+
 /* Files go before what the configuration says, and those in the folder before the one beside it. */
 static mk_status compile(const char *directory, const json_t *config, mk_chat *chat) {
   const json_t *text;
@@ -97,7 +112,10 @@ static mk_status compile(const char *directory, const json_t *config, mk_chat *c
                     kFolder, kFile);
   }
   mk_status status = find_template(config, &text);
-  if (status == MK_OK && text != NULL) {
+  if (status == MK_OK && text == NULL) {
+    return check_unread(directory);
+  }
+  if (status == MK_OK) {
     chat->source = kConfig;
     status = mk_template_compile(json_string_value(text), json_string_length(text), &chat->compiled);
   }

@@ -3,7 +3,8 @@
  * that template_tokens.h finds.
  *
  * Immutable once loaded: any thread may render. Failure: that of mk_template_compile and mk_template_render, with the
- * file in front; MK_ERR_FILE for a file that is malformed. */
+ * file in front; MK_ERR_FILE for a file that is malformed, and for a chat_template.json alone, which processors of
+ * transformers read and tokenizers do not. */
 #ifndef MK_TEMPLATE_CHAT_H
 #define MK_TEMPLATE_CHAT_H
 

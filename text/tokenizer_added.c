@@ -11,7 +11,7 @@
 enum { MOST_TOKENS = 1 << 20 };
 
 static const char kConfig[] = "tokenizer_config.json", kMap[] = "special_tokens_map.json";
-static const char kDecoder[] = "added_tokens_decoder";
+static const char kDecoder[] = "added_tokens_decoder", kOlder[] = "added_tokens.json";
 static const char *const kFlags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
 enum { FLAGS = sizeof kFlags / sizeof kFlags[0] };
 
@@ -224,17 +224,11 @@ done:
 
 /* A file that counts where the configuration has no added_tokens_decoder: written by releases of before 2023, whose
  * tokenizer.json has its tokens, too. */
-static mk_status check_older(const char *directory, const json_t *config, const json_t *root) {
-  static const char name[] = "added_tokens.json";
-  json_t *older, *id;
+static mk_status check_older(json_t *older, const json_t *root) {
+  json_t *id;
   const char *text;
   size_t i;
   const json_t *entry;
-  mk_status status = MK_OK;
-  if (json_object_get(config, kDecoder) != NULL) {
-    return MK_OK;
-  }
-  MK_TRY(mk_template_read_json(directory, name, &older));
   json_array_foreach(json_object_get(root, "added_tokens"), i, entry) {
     const char *content = json_string_value(json_object_get(entry, "content"));
     if (older != NULL && content != NULL) {
@@ -242,25 +236,28 @@ static mk_status check_older(const char *directory, const json_t *config, const 
     }
   }
   json_object_foreach(older, text, id) {
-    status = mk_error(MK_ERR_FILE, "%s: \"%.100s\" is not in tokenizer.json, which is not supported; add it there",
-                      name, text);
-    break;
+    return mk_error(MK_ERR_FILE, "%s: \"%.100s\" is not in tokenizer.json, which is not supported; add it there",
+                    kOlder, text);
   }
-  json_decref(older);
-  return status;
+  return MK_OK;
 }
 
 mk_status mk_tokenizer_add_configured(const char *directory, json_t *root) {
-  json_t *config = NULL, *map = NULL, *named = json_object();
+  json_t *config = NULL, *map = NULL, *older = NULL, *named = json_object();
   mk_status status;
   MK_TRY_GOTO(named != NULL ? MK_OK : no_memory(), done);
   MK_TRY_GOTO(mk_template_read_json(directory, kConfig, &config), done);
   MK_TRY_GOTO(mk_special_tokens_map(directory, config, &map), done);
-  MK_TRY_GOTO(mk_special_tokens(directory, config, map, named), done);
-  MK_TRY_GOTO(mk_tokenizer_add(root, config, named, map), done);
-  status = check_older(directory, config, root);
+  if (json_object_get(config, kDecoder) == NULL) {
+    MK_TRY_GOTO(mk_template_read_json(directory, kOlder, &older), done);
+  }
+  status = mk_special_tokens(directory, config, map, named);
+  status = status == MK_OK ? mk_tokenizer_add(root, config, named, map) : status;
+  status = status == MK_OK ? check_older(older, root) : status;
+  status = status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", directory);
 done:
   json_decref(named);
+  json_decref(older);
   json_decref(map);
   json_decref(config);
   return status;

@@ -439,6 +439,28 @@ mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out
   return status;
 }
 
+/* Says what is there in the place of tokenizer.json. */
+static mk_status refuse_missing(const char *directory, const char *path) {
+  static const char *const others[] = {"tokenizer.model", "tekken.json", "vocab.json"};
+  bool there = false;
+  size_t at = 0;
+  for (size_t i = 0; i < sizeof others / sizeof others[0] && !there; i++) {
+    char *other;
+    MK_TRY(mk_path_join(directory, others[i], &other));
+    there = mk_file_is_there(other);
+    at = i;
+    mk_free(other);
+  }
+  return there
+             ? mk_error(MK_ERR_FILE,
+                        "%s: cannot be opened: No such file or directory; %s is not read: take a directory that has "
+                        "tokenizer.json, or let transformers write it (AutoTokenizer, save_pretrained)",
+                        path, others[at])
+             : mk_error(MK_ERR_FILE,
+                        "%s: cannot be opened: No such file or directory; text needs it: take a directory that has it",
+                        path);
+}
+
 mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer **out) {
   *out = NULL;
   char *path = NULL, *text = NULL;
@@ -446,13 +468,13 @@ mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer 
   json_t *root = NULL;
   MK_TRY(mk_path_join(directory, "tokenizer.json", &path));
   mk_status status;
+  MK_TRY_GOTO(mk_file_is_there(path) ? MK_OK : refuse_missing(directory, path), done);
   MK_TRY_GOTO(mk_file_read(path, false, FILE_LIMIT, &text, &length), done);
   status = mk_json_parse(text, length, &root);
   mk_free(text); /* not needed any more: files are large */
   text = NULL;
   MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
-  status = mk_tokenizer_add_configured(directory, root);
-  MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", directory), done);
+  MK_TRY_GOTO(mk_tokenizer_add_configured(directory, root), done);
   status = build(root, out);
   MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
   (*out)->model_vocab = vocab;

@@ -178,6 +178,59 @@ Test(bad_model, missing) {
   }
 }
 
+/* As of a download's cache that was copied without its blobs: it is not that the file was never there. */
+Test(bad_model, a_link_to_nothing) {
+  for (size_t i = 0; i < FILES; i++) {
+    cr_assert_eq(rename(path_of(files[i]), path_of("kept")), 0);
+    cr_assert_eq(symlink("../blobs/1a2b", path_of(files[i])), 0);
+    refused(files[i], "is a link to what is not there", "");
+    cr_assert_eq(unlink(path_of(files[i])), 0);
+    cr_assert_eq(symlink("kept", path_of(files[i])), 0);
+    char messages[4096];
+    cr_assert_eq(run("run", messages, sizeof messages), 0, "%s", messages);
+    cr_assert_eq(rename(path_of("kept"), path_of(files[i])), 0);
+  }
+}
+
+Test(bad_model, another_tokenizer_in_the_place) {
+  cr_assert_eq(unlink(path_of("tokenizer.json")), 0);
+  expect_refused("run", "tokenizer.json", "text needs it", "No such file");
+  put("tokenizer.model", "pieces");
+  expect_refused("run", "tokenizer.json", "tokenizer.model is not read", "save_pretrained");
+}
+
+/* Named once. */
+Test(bad_model, files_beside_the_tokenizer) {
+  static const char *const beside[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+  for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+    char messages[4096], start[256];
+    unlink(path_of("tokenizer_config.json"));
+    put(beside[i], "{");
+    expect_refused("run", beside[i], "line 1", "not valid JSON");
+    run("run", messages, sizeof messages);
+    snprintf(start, sizeof start, "mkvm run: %s: line 1", path_of(beside[i]));
+    cr_expect(strncmp(messages, start, strlen(start)) == 0, "%s", messages);
+    cr_assert_eq(unlink(path_of(beside[i])), 0);
+  }
+}
+
+Test(bad_model, weights_of_another_format) {
+  static const char *const others[] = {"model.gguf", "consolidated.00.pth", "pytorch_model.bin"};
+  const char *at = WEIGHTS;
+  char messages[4096];
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    cr_assert_eq(rename(path_of(at), path_of(others[i])), 0);
+    at = others[i];
+    for (int info = 0; info < 2; info++) {
+      cr_expect_eq(run(info ? "info" : "run", messages, sizeof messages), MK_ERR_FILE, "%s", messages);
+      cr_expect(strstr(messages, at) != NULL && strstr(messages, "is not supported; convert it") != NULL, "%s",
+                messages);
+    }
+  }
+  cr_assert_eq(rename(path_of(at), path_of("training_args.bin")), 0); /* no weights at all */
+  cr_expect_eq(run("info", messages, sizeof messages), 0, "%s", messages);
+}
+
 Test(bad_model, a_directory) {
   for (size_t i = 0; i < FILES; i++) {
     cr_assert_eq(rename(path_of(files[i]), path_of("kept")), 0);

@@ -7,6 +7,7 @@
 #include "models/synth.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/numbers.h"
+#include "tools/lib/compare.h"
 
 FAKE_GPU_IMAGE
 
@@ -178,6 +179,20 @@ static void expect_two_ranks(uint32_t rows, bool logits) {
 Test(gpu_engine, two_ranks_of_one_row) { expect_two_ranks(1, false); }
 Test(gpu_engine, two_ranks_of_several_rows) { expect_two_ranks(8, false); }
 Test(gpu_engine, two_ranks_with_logits) { expect_two_ranks(4, true); }
+
+/* No GPU of several has every value. */
+Test(gpu_engine, two_ranks_are_not_compared) {
+  rig r = {0};
+  mk_compare *compare = NULL;
+  r.cuda = fake_gpu_start(&r.kernel);
+  r.cuda->devices = 2;
+  r.kernel.ranks = 2;
+  cr_assert_eq(open_with((mk_engine_options){.ranks = 2}, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  cr_expect_eq(mk_compare_engines(r.engine, r.engine, &compare), MK_ERR_USAGE);
+  cr_expect_not_null(strstr(mk_error_message(), "take one GPU"), "%s", mk_error_message());
+  cr_expect_null(compare);
+  stop(&r);
+}
 
 Test(gpu_engine, sixty_four_rows) { expect_wide_engine(64, false, false); }
 Test(gpu_engine, sixty_four_rows_and_long_prompts) { expect_wide_engine(64, true, false); }

@@ -51,6 +51,9 @@ Test(quant, compressed_tensors) {
   cr_expect(count(&c, 0) == ALL && count(&c, 2) == ALL && count(&c, 3) == 0 && c.quant.scale == MK_TENSOR_F16);
   c = accepted(COMPRESSED("naive-quantized", FP8 "\"strategy\":\"channel\"", ""));
   cr_expect(c.quant.layout == MK_QUANT_PLAIN && !c.quant.by_tensor && c.quant.head);
+  c = accepted(
+      COMPRESSED("naive-quantized", FP8 "\"strategy\":\"tensor\"", NO_HEAD ",\"quantization_status\":\"frozen\""));
+  cr_expect(c.quant.by_tensor && count(&c, 1) == ALL);
   c = accepted(COMPRESSED("float-quantized", FP8 "\"strategy\":\"block\",\"block_structure\":[128,64]", NO_HEAD));
   cr_expect(c.quant.layout == MK_QUANT_BLOCKS && c.quant.block == 128 && c.quant.group == 64 && !c.quant.inverse);
   c = accepted(COMPRESSED("int-quantized", INT8 "\"strategy\":\"channel\"", NO_HEAD));
@@ -130,8 +133,8 @@ Test(quant, refused_by_name) {
   refused(COMPRESSED("pack-quantized", INT4 "\"strategy\":\"group\",\"group_size\":48", ""), "group_size: 48");
   refused(COMPRESSED("pack-quantized", INT4 "\"strategy\":\"group\",\"actorder\":\"other\"", ""),
           "actorder: \"other\"");
-  refused(COMPRESSED("int-quantized", INT8 "\"strategy\":\"channel\"", ",\"quantization_status\":\"frozen\""),
-          "quantization_status: \"frozen\"");
+  refused(COMPRESSED("int-quantized", INT8 "\"strategy\":\"channel\"", ",\"quantization_status\":\"calibration\""),
+          "quantization_status: \"calibration\"");
   refused(
       COMPRESSED("int-quantized", INT8 "\"strategy\":\"channel\"", ",\"sparsity_config\":{\"format\":\"sparse-24\"}"),
       "sparsity_config");

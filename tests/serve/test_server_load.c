@@ -61,19 +61,30 @@ Test(server_load, clients_that_vanish) {
   stop(&r);
 }
 
-/* Several choices are taken whole or not at all. */
+/* Several choices are taken whole or not at all, and more than may wait never are. */
 Test(server_load, all_choices_or_none) {
+  static const char endless_alone[] = "{\"prompt\":\"abc\",\"max_tokens\":1900,\"temperature\":0,\"ignore_eos\":true}";
   rig r;
   prepare(&r);
   r.options.engine.max_batch = 1;
   r.options.engine.max_waiting = 3;
   start_ready(&r);
+  int running = begin(&r, endless_alone);
+  until_metric(&r, "vllm:num_requests_running", 1, 1);
+  int waiting = begin(&r, endless_alone);
+  until_metric(&r, "vllm:num_requests_waiting", 1, 1);
   char *answer =
-      ask(&r, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"n\":8,\"max_tokens\":5,\"ignore_eos\":true}", 429);
+      ask(&r, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"n\":3,\"max_tokens\":5,\"ignore_eos\":true}", 429);
   cr_expect_not_null(strstr(answer, "Retry-After: "), "%s", answer);
   cr_expect_not_null(strstr(answer, "rate_limit_error"), "%s", answer);
   free(answer);
+  close(running);
+  close(waiting);
   until_idle(&r);
+  answer = ask(&r, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"n\":4,\"max_tokens\":5}", 400);
+  cr_expect_not_null(strstr(answer, "asks for 4 answers"), "%s", answer);
+  free(answer);
+  free(ask(&r, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"n\":3,\"max_tokens\":5}", 200));
   free(ask(&r, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":5}", 200));
   stop(&r);
 }

@@ -147,6 +147,15 @@ Test(template_chat, named_template_files) {
   expect_chat("folder");
 }
 
+Test(template_chat, a_template_of_processors_alone_is_named) {
+  put("chat_template.json", "{\"chat_template\": \"of a processor\"}");
+  expect_no_chat("chat_template.json: is read by processors of images and sound alone");
+  put("tokenizer_config.json", "{\"chat_template\": null}");
+  expect_no_chat("write its template to chat_template.jinja");
+  put("chat_template.jinja", "file");
+  expect_chat("file");
+}
+
 Test(template_chat, tokens_of_special_tokens_map) {
   put_config("");
   expect_chat("|||||FalseFalseFalse");

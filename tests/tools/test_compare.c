@@ -62,6 +62,34 @@ Test(compare, a_sound_machine_passes) {
   mk_engine_close(oracle);
 }
 
+/* A rank stores to those that read, so that no copy of a value is whole. */
+Test(compare, ranks_pass_too) {
+  for (uint32_t ranks = 2; ranks <= 3; ranks++) {
+    const mk_engine_options options = {.device = "cpu",
+                                       .synth = &kConfig,
+                                       .synth_seed = 3,
+                                       .max_seq = 32,
+                                       .sms = 3,
+                                       .ranks = ranks,
+                                       .interleave_seed = 5,
+                                       .adversarial = ranks == 3};
+    mk_engine *machine, *oracle;
+    mk_compare *compare;
+    int steps = 0;
+    cr_assert_eq(mk_engine_open(NULL, &options, &machine), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_engine_open(NULL, &options, &oracle), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_compare_generate(machine, oracle, kPrompt, PROMPT, STEPS, count, &steps, &compare), MK_OK, "%s",
+                 mk_error_message());
+    cr_expect_eq(steps, PROMPT - 1 + STEPS);
+    for (uint32_t op = 0; op < MK_OP_COUNT; op++) {
+      cr_expect_eq(mk_compare_rows(compare)[op].worst, 0, "%u ranks: %s", ranks, mk_opcode_lookup(op)->name);
+    }
+    mk_compare_free(compare);
+    mk_engine_close(machine);
+    mk_engine_close(oracle);
+  }
+}
+
 static const mk_sampling kDrawn[] = {
     {.top_p = 1, .repetition = 1, .temperature = 1, .seed = 1},
     {.top_p = 1, .repetition = 1, .temperature = 1, .min_p = 0.3, .seed = 2},

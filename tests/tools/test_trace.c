@@ -157,6 +157,12 @@ Test(trace_command, all_kinds) {
   }
 }
 
+/* 41 tokens, of which sixteen are a step. */
+Test(trace_command, position_within_a_prompt) {
+  expect("run " DEMO "-p aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa -n 1 --trace p.mktrace", 0, "trace: steps 2 to 2, ");
+  expect("trace p.mktrace", 0, "from step 2 of the launch (position 32)");
+}
+
 Test(trace_command, refuses) {
   expect("run " DEMO "-p Hello -n 2 --trace-steps 2", 2, "need --trace FILE");
   expect("run " DEMO "-p Hello -n 2 --trace e.mktrace --trace-from 50", 2, "of 2 steps none was step 50");

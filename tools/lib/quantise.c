@@ -17,7 +17,7 @@
 #include "models/safetensors_write.h"
 #include "vm/draft.h"
 
-enum { CHUNK = 1 << 20 /* bytes */, CONFIG_LIMIT = 16 << 20, CODES_IN_WORD = 8, MOST_PARTS = 3 };
+enum { CHUNK = 1 << 20 /* bytes */, CONFIG_LIMIT = 16 << 20, CODES_IN_WORD = 8, MOST_PARTS = 3, SMALLEST_GROUP = 32 };
 
 typedef struct writer {
   const mk_quantise_options *options;
@@ -41,22 +41,36 @@ static mk_status open_file(writer *w, const char *name, mk_draft **out) {
   return MK_OK;
 }
 
-static bool is_quantised(const mk_wanted_tensor *want) { return mk_family_is_module(want) && want->weight->of_layer; }
+static bool is_module(const mk_wanted_tensor *want) { return mk_family_is_module(want) && want->weight->of_layer; }
 
-/* The widest groups that divide every row, if any do. */
-static uint32_t choose_group(const mk_config *config) {
-  for (uint32_t group = 128; group >= 32; group /= 2) {
+static bool is_quantised(const writer *w, const mk_wanted_tensor *want) {
+  return is_module(want) && (w->options->codes != MK_CODES_INT4 || want->shape[1] % SMALLEST_GROUP == 0);
+}
+
+/* The widest groups that divide every row that is quantised. */
+static uint32_t choose_group(const writer *w) {
+  const mk_config *config = &w->directory.config;
+  for (uint32_t group = 128; group > SMALLEST_GROUP; group /= 2) {
     bool divides = true;
     for (uint64_t i = 0, count = mk_family_tensor_count(config); i < count; i++) {
       mk_wanted_tensor want;
       mk_family_tensor_at(config, i, &want);
-      divides = divides && (!is_quantised(&want) || want.shape[1] % group == 0);
+      divides = divides && (!is_quantised(w, &want) || want.shape[1] % group == 0);
     }
     if (divides) {
       return group;
     }
   }
-  return 128;
+  return SMALLEST_GROUP;
+}
+
+static void count_modules(writer *w) {
+  for (uint64_t i = 0, count = mk_family_tensor_count(&w->directory.config); i < count; i++) {
+    mk_wanted_tensor want;
+    mk_family_tensor_at(&w->directory.config, i, &want);
+    w->result->modules += is_quantised(w, &want);
+    w->result->left += is_module(&want) && !is_quantised(w, &want);
+  }
 }
 
 typedef struct part { /* a tensor to be written */
@@ -76,7 +90,7 @@ static uint64_t groups_of(const writer *w, uint64_t cols) {
 static uint32_t parts_of(const writer *w, const mk_wanted_tensor *want, const mk_tensor *tensor,
                          part parts[MOST_PARTS]) {
   const uint64_t rows = want->shape[0], cols = want->shape[1];
-  if (!is_quantised(want)) {
+  if (!is_quantised(w, want)) {
     parts[0] = (part){NULL, tensor->dtype, tensor->rank, {rows, cols}};
     return 1;
   }
@@ -106,7 +120,6 @@ static mk_status write_header(const writer *w, mk_draft *file) {
     mk_family_tensor_name(config, &want, name);
     const mk_tensor *tensor = mk_checkpoint_find(w->directory.checkpoint, name);
     w->result->before += tensor->bytes;
-    w->result->modules += is_quantised(&want);
     for (uint32_t p = 0, most = parts_of(w, &want, tensor, parts); p < most; p++) {
       snprintf(full, sizeof full, "%s", name);
       if (parts[p].suffix != NULL) {
@@ -236,9 +249,29 @@ static mk_status write_weights(writer *w) {
     mk_family_tensor_at(config, i, &want);
     mk_family_tensor_name(config, &want, name);
     const mk_tensor *tensor = mk_checkpoint_find(w->directory.checkpoint, name);
-    MK_TRY(is_quantised(&want) ? write_module(w, file, tensor) : copy_tensor(w, file, tensor));
+    MK_TRY(is_quantised(w, &want) ? write_module(w, file, tensor) : copy_tensor(w, file, tensor));
   }
   return mk_draft_close(file);
+}
+
+/* The names of modules that are not quantised; NULL: there is no memory. */
+static json_t *list_ignored(const writer *w) {
+  const mk_config *config = &w->directory.config;
+  json_t *names = json_pack("[s]", "lm_head");
+  for (uint64_t i = 0, count = mk_family_tensor_count(config); names != NULL && i < count; i++) {
+    mk_wanted_tensor want;
+    char name[MK_TENSOR_NAME];
+    mk_family_tensor_at(config, i, &want);
+    if (!is_module(&want) || is_quantised(w, &want)) {
+      continue;
+    }
+    mk_family_tensor_name(config, &want, name);
+    if (json_array_append_new(names, json_stringn(name, strlen(name) - strlen(".weight"))) != 0) {
+      json_decref(names);
+      names = NULL;
+    }
+  }
+  return names;
 }
 
 static json_t *describe(const writer *w) {
@@ -249,11 +282,10 @@ static json_t *describe(const writer *w) {
   if (weights != NULL) {
     (void)json_object_set_new(weights, "group_size", nibbles ? json_integer(w->result->group) : json_null());
   }
-  return json_pack("{s:s, s:s, s:s, s:[s], s:n, s:n, s:{s:{s:[s], s:o, s:n, s:n}}}", "quant_method",
-                   "compressed-tensors", "format", nibbles ? "pack-quantized" : "float-quantized",
-                   "quantization_status", "compressed", "ignore", "lm_head", "kv_cache_scheme",
-                   "global_compression_ratio", "config_groups", "group_0", "targets", "Linear", "weights", weights,
-                   "input_activations", "output_activations");
+  return json_pack("{s:s, s:s, s:s, s:o, s:n, s:n, s:{s:{s:[s], s:o, s:n, s:n}}}", "quant_method", "compressed-tensors",
+                   "format", nibbles ? "pack-quantized" : "float-quantized", "quantization_status", "compressed",
+                   "ignore", list_ignored(w), "kv_cache_scheme", "global_compression_ratio", "config_groups", "group_0",
+                   "targets", "Linear", "weights", weights, "input_activations", "output_activations");
 }
 
 static mk_status write_config(writer *w) {
@@ -319,7 +351,23 @@ static bool is_copied(const char *name) {
   return name[0] != '.' && strcmp(name, "config.json") != 0;
 }
 
-static mk_status copy_others(writer *w) {
+/* What a copy would replace may be of another model, or none's. */
+static mk_status check_file(writer *w, const char *name, const char *path) {
+  char *to;
+  struct stat info;
+  (void)path;
+  MK_TRY(mk_path_join(w->to, name, &to));
+  mk_status status = lstat(to, &info) == 0
+                         ? mk_error(MK_ERR_USAGE,
+                                    "%s: exists already, and the model has a file of that name; choose a "
+                                    "new directory",
+                                    to)
+                         : MK_OK;
+  mk_free(to);
+  return status;
+}
+
+static mk_status visit_others(writer *w, mk_status (*visit)(writer *w, const char *name, const char *path)) {
   DIR *folder = opendir(w->from);
   mk_status status = folder != NULL ? MK_OK : mk_error(MK_ERR_RUNTIME, "%s: %s", w->from, strerror(errno));
   for (const struct dirent *entry; status == MK_OK && (entry = readdir(folder)) != NULL;) {
@@ -327,7 +375,7 @@ static mk_status copy_others(writer *w) {
     char *path;
     status = mk_path_join(w->from, entry->d_name, &path);
     if (status == MK_OK && is_copied(entry->d_name) && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-      status = copy_file(w, entry->d_name, path);
+      status = visit(w, entry->d_name, path);
     }
     mk_free(path);
   }
@@ -339,11 +387,12 @@ static mk_status copy_others(writer *w) {
 
 /* config.json comes last: a directory that has one is complete. */
 static mk_status write_all(writer *w) {
+  MK_TRY(visit_others(w, check_file));
   MK_TRY(mk_grow(&w->all, &w->capacity, 1, sizeof(mk_draft *)));
   MK_TRY(mk_draft_directory(w->to, &w->all[0]));
   w->count = 1;
   MK_TRY(write_weights(w));
-  MK_TRY(copy_others(w));
+  MK_TRY(visit_others(w, copy_file));
   return write_config(w);
 }
 
@@ -362,7 +411,8 @@ mk_status mk_quantise_directory(const char *from, const char *to, const mk_quant
     status = mk_error(MK_ERR_USAGE, "%s: has parts for images, which would be lost; start from a text model", from);
   }
   if (status == MK_OK) {
-    result->group = options->codes == MK_CODES_INT4 ? choose_group(&w.directory.config) : 0;
+    result->group = options->codes == MK_CODES_INT4 ? choose_group(&w) : 0;
+    count_modules(&w);
     status = write_all(&w);
   }
   if (status == MK_OK) {

@@ -2,7 +2,7 @@
  * loads with the package of that name: matrices of the layers alone, round to nearest.
  *   fp8   e4m3, a scale for each row, the largest size / 448
  *   int4  -8 to 7, a scale for each 128 columns of a row, the largest size / 7.5; where 128 does not divide all rows 64
- *         or 32, if these do
+ *         or 32. A matrix that 32 does not divide is left as it is, as the package wants whole groups
  * Scales are bf16. What is not quantised is copied as it is, as are the other files of the directory (but no folders,
  * and no other weights).
  *
@@ -22,7 +22,7 @@ typedef struct mk_quantise_options {
 
 typedef struct mk_quantise_result {
   uint64_t before, after; /* bytes of weights */
-  uint32_t modules;       /* that were quantised */
+  uint32_t modules, left; /* of the layers: that were quantised, and that were left as they are */
   uint32_t group;         /* INT4: columns of a scale */
 } mk_quantise_result;
 

@@ -2,12 +2,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "lib/prompt.h"
 #include "mk_version.h"
 #include "models/directory.h"
 #include "models/generation.h"
+#include "models/json.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "text/template_chat.h"
@@ -105,13 +105,12 @@ static mk_status print_build(void) {
 static bool has_file(const char *directory, const char *name) {
   char path[4096];
   int used = snprintf(path, sizeof path, "%s/%s", directory, name);
-  return used > 0 && (size_t)used < sizeof path && access(path, F_OK) == 0;
+  return used > 0 && (size_t)used < sizeof path && mk_file_is_there(path);
 }
 
 /* The weights of the directory, as far as they are there; the caller closes it. */
 static mk_status open_directory(const char *path, mk_directory *out) {
-  const bool other = has_file(path, "pytorch_model.bin") || has_file(path, "pytorch_model.bin.index.json");
-  return mk_directory_open(path, other ? MK_WEIGHTS_NEEDED : MK_WEIGHTS_IF_THERE, NULL, out);
+  return mk_directory_open(path, mk_checkpoint_is_other(path) ? MK_WEIGHTS_NEEDED : MK_WEIGHTS_IF_THERE, NULL, out);
 }
 
 static mk_status check_tokenizer(const char *directory, const mk_config *config, bool *there) {
@@ -295,7 +294,10 @@ static mk_status examine(const char *model, uint32_t context) {
   MK_TRY(check_tokenizer(model, &directory.config, &tokenizer));
   MK_TRY(compile(&directory.config, context, &program));
   print_memory(program, &directory.config, context);
-  printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)", tokenizer ? ", tokenizer.json" : "");
+  printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)",
+         tokenizer ? ", tokenizer.json"
+         : weights ? " (no tokenizer.json, which text needs)"
+                   : "");
   mk_program_free(program);
   return MK_OK;
 }

@@ -61,8 +61,8 @@ mk_status mk_command_quantize(int argc, char **argv) {
   static const char doc[] =
       "Writes the model once more with the matrices of its layers quantised, round to nearest: fp8 (e4m3, a scale for "
       "each row) or int4 (a scale for each 128 columns of a row, or 64 or 32 where 128 does not divide them). "
-      "Embedding, "
-      "head and vectors stay as they are; other files are copied, folders are not. The layout is that of "
+      "Embedding, head, vectors, and in int4 matrices whose columns 32 does not divide stay as they are; other files "
+      "are copied, folders are not. The layout is that of "
       "compressed-tensors, which transformers loads, too."
       "\v"
       "Example:\n  mkvm quantize -m models/demo -o /tmp/demo-int4 --to int4 && mkvm run -m /tmp/demo-int4 -p hello\n";
@@ -76,6 +76,9 @@ mk_status mk_command_quantize(int argc, char **argv) {
   printf("%s: %u matrices in %s", o.output, result.modules, mk_codes_name(o.codes));
   if (result.group != 0) {
     printf(", groups of %u", result.group);
+  }
+  if (result.left != 0) {
+    printf(", %u left as they are, since 32 does not divide their columns", result.left);
   }
   printf("; %s of weights, from %s, in %.1f s\n", mk_human_bytes(result.after), mk_human_bytes(result.before),
          mk_seconds() - start);

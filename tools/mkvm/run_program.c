@@ -7,6 +7,7 @@
 
 #include "instructions/mla.h"
 #include "tools/mkvm/command.h"
+#include "vm/program/strips.h"
 #include "vm/verify/verify.h"
 
 enum { MAX_PRINTED = 16 };
@@ -19,11 +20,37 @@ static float random_number(uint64_t *state) {
   return (float)((double)((*state * 0x2545f4914f6cdd1du) >> 40) / (1 << 23) - 1);
 }
 
+/* 2^-exponent as a scale. */
+static uint32_t scale_bits(uint32_t scale, uint32_t exponent) {
+  return scale == MK_SCALE_F16 ? (15 - exponent) << 10 : (127 - exponent) << (scale == MK_SCALE_F32 ? 23 : 7);
+}
+
+/* Codes at random, but for those that are no number; one scale, so that weights are about as large as others. */
+static void fill_strips(const mk_buffer *b, uint64_t *random, uint8_t *memory) {
+  const uint32_t bits = scale_bits(b->scale, b->dtype == MK_DTYPE_E4M3 ? 8 : b->dtype == MK_DTYPE_I8 ? 7 : 3);
+  const uint32_t codes = mk_strip_codes(b), scales = mk_strip_scales(b), bytes = mk_strip_bytes(b);
+  for (uint64_t first = 0; first < b->bytes; first += bytes) {
+    uint8_t *strip = memory + first;
+    for (uint32_t i = 0; i < codes; i++) {
+      const uint8_t code = (uint8_t)(int)(random_number(random) * 128);
+      strip[i] = b->dtype == MK_DTYPE_E4M3 && (code & 0x7f) == 0x7f ? 0 : code;
+    }
+    for (uint32_t i = 0; i < scales; i += mk_scale_bytes(b->scale)) {
+      memcpy(strip + codes + i, &bits, mk_scale_bytes(b->scale)); /* little-endian, as strips are */
+    }
+    memset(strip + codes + scales, MK_PLAIN_ZERO, bytes - codes - scales);
+  }
+}
+
 static void fill_weights(const mk_program *program, mk_cpu *cpu) {
   uint64_t random = 1;
   for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
     if (buffer->kind != MK_KIND_WEIGHT) {
+      continue;
+    }
+    if (mk_dtype_is_quantised(buffer->dtype)) {
+      fill_strips(buffer, &random, mk_cpu_memory(cpu, b));
       continue;
     }
     bool halves = buffer->dtype == MK_DTYPE_BF16;

@@ -12,7 +12,9 @@ static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, "FILE", 0, "Record what every role of every SM does into FILE; `mkvm trace' reads it", 0},
     {"trace-steps", KEY_STEPS, "N", 0, "Steps to record (8)", 0},
     {"trace-from", KEY_FROM, "STEP", 0,
-     "First step to record, from 0 (the one that gives the first generated token); all are of one launch", 0},
+     "First step to record, from 0 (the first that gives a generated token, of the launch that has N from there, or "
+     "most); all are of one launch",
+     0},
     {"trace-records", KEY_RECORDS, "N", 0,
      "Most records per role and SM; more are counted and dropped (by the program)", 0},
     {0}};

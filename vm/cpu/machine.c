@@ -193,9 +193,12 @@ void mk_cpu_free(mk_cpu *cpu) {
   mk_free(cpu);
 }
 
-void *mk_cpu_memory(mk_cpu *cpu, size_t index) {
-  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, 0, index) : cpu->memory[index];
+void *mk_cpu_copy(mk_cpu *cpu, uint32_t rank, size_t index) {
+  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, rank, index)
+                               : mk_cpu_memory_of(cpu, rank)[index];
 }
+
+void *mk_cpu_memory(mk_cpu *cpu, size_t index) { return mk_cpu_copy(cpu, 0, index); }
 
 uint32_t mk_cpu_generation(const mk_cpu *cpu) { return cpu->first_epoch; }
 
@@ -449,6 +452,14 @@ static void clear_after_abort(mk_cpu *cpu) {
 }
 
 /* The rows of the first step, for all SMs. */
+/* Of the first step that is recorded: a step of a prompt goes on by as many positions as it has rows. */
+static uint32_t recorded_position(const mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
+  const uint32_t step = mk_recorder_first(cpu->recorder);
+  return first != cpu->plan ? first->position + step
+         : step < epochs    ? first[(size_t)step * mk_program_rows(cpu->program)].position
+                            : 0;
+}
+
 static mk_status run(mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
   if (cpu->listed && epochs > 1) {
     return mk_error(MK_ERR_USAGE, "%llu epochs of a program with a work list; a run of it is one epoch",
@@ -472,7 +483,7 @@ static mk_status run(mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
   if (cpu->race != NULL) {
     mk_race_barrier(cpu->race);
   }
-  mk_recorder_begin(cpu->recorder, first->position, roles_apart(cpu));
+  mk_recorder_begin(cpu->recorder, recorded_position(cpu, first, epochs), roles_apart(cpu));
   mk_status status = roles_apart(cpu) ? mk_cpu_run_interleaved(cpu) : mk_cpu_run_greedy(cpu);
   mk_recorder_end(cpu->recorder, status == MK_OK ? cpu->limit : 0);
   if (status != MK_OK) {
@@ -490,6 +501,7 @@ mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs) {
     return mk_error(MK_ERR_USAGE, "the program goes from step to step by a plan; run it with one");
   }
   cpu->fn = NULL;
+  cpu->plan = NULL;
   return run(cpu, &none, epochs);
 }
 

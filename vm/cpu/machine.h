@@ -54,6 +54,8 @@ void mk_cpu_free(mk_cpu *cpu); /* NULL is fine */
 /* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills
  * weights and inputs before the first step and reads outputs between steps. */
 void *mk_cpu_memory(mk_cpu *cpu, size_t index);
+/* The same as a rank has it: where every rank has a copy (mk_buffer_is_pushed), that one; else what all have. */
+void *mk_cpu_copy(mk_cpu *cpu, uint32_t rank, size_t index);
 
 /* The generation of the last step's stamps; 0: none since the buffers were cleared. */
 uint32_t mk_cpu_generation(const mk_cpu *cpu);

@@ -113,6 +113,8 @@ void mk_recorder_leave(mk_recorder *recorder, uint32_t sm, uint32_t role, uint64
   }
 }
 
+uint32_t mk_recorder_first(const mk_recorder *recorder) { return recorder == NULL ? 0 : recorder->first; }
+
 void mk_recorder_begin(mk_recorder *recorder, uint32_t position, bool roles_apart) {
   if (recorder == NULL) {
     return;
@@ -168,7 +170,7 @@ mk_status mk_recorder_take(const mk_recorder *recorder, mk_trace **out) {
   }
   trace->first_step = recorder->first < done ? recorder->first : done;
   trace->steps = done - trace->first_step < recorder->steps ? done - trace->first_step : recorder->steps;
-  trace->first_position = recorder->position + trace->first_step;
+  trace->first_position = recorder->position;
   trace->milliseconds = (double)(recorder->ended - recorder->begun) * 1e-6;
   trace->launch_steps = done;
   *out = trace;

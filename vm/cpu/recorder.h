@@ -17,8 +17,11 @@ mk_status mk_recorder_new(const mk_program *program, uint32_t first_step, uint32
                           mk_recorder **out);
 void mk_recorder_free(mk_recorder *recorder); /* NULL is fine, here and in all functions that return nothing */
 
-/* A run begins, with its first step at `position`; roles_apart: every role moves on its own. Then: it has ended, after
- * `steps` steps. */
+/* The first step of which records are kept; 0 without a recorder. */
+uint32_t mk_recorder_first(const mk_recorder *recorder);
+
+/* A run begins, that step at `position`; roles_apart: every role moves on its own. Then: it has ended, after `steps`
+ * steps. */
 void mk_recorder_begin(mk_recorder *recorder, uint32_t position, bool roles_apart);
 void mk_recorder_end(mk_recorder *recorder, uint64_t steps);
 
