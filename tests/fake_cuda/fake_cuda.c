@@ -142,6 +142,13 @@ mk_cu_result cuDeviceGetName(char *name, int length, mk_cu_device device) {
   strncpy(name, "a GPU that is none", (size_t)length);
   return 0;
 }
+mk_cu_result cuDeviceGetUuid_v2(uint8_t *uuid, mk_cu_device device) {
+  CALL();
+  memset(uuid, 0, 16);
+  uuid[0] = (uint8_t)device;
+  uuid[1] = state.uuid;
+  return 0;
+}
 mk_cu_result cuDeviceGetAttribute(int *value, int attribute, mk_cu_device device) {
   CALL();
   (void)device;
