@@ -31,7 +31,7 @@ mk_status mk_group_lead(mk_group *group) {
   for (uint32_t r = 1; r < group->ranks; r++) {
     mk_group_head head;
     void *data;
-    MK_TRY(mk_group_receive(group, &group->peers[r], false, &head, &data));
+    MK_TRY(mk_group_receive(group, &group->peers[r], true, &head, &data));
     mk_free(data);
   }
   group->leads = true;
@@ -152,7 +152,7 @@ static mk_status next_order(mk_group *group, mk_gpu *launched, mk_group_head *or
     }
     (void)mk_gpu_look(launched);
   }
-  return mk_group_receive(group, &group->peers[0], launched == NULL || launched->in_flight == 0, order, data);
+  return mk_group_receive(group, &group->peers[0], launched != NULL && launched->in_flight != 0, order, data);
 }
 
 static mk_status follow(mk_group *group, mk_gpu **launched) {

@@ -1,9 +1,12 @@
 /* The line between the processes of a group: messages, and who is gone. See group.h and group_internal.h.
  *
- * Sockets do not block. A message is a head and what follows it; heads are looked at before they are taken, so that
+ * Sockets do not block. Of rank 0 a thread says each second that the process lives; all else is one thread's. A message is a head and what follows it; heads are looked at before they are taken, so that
  * notes are heard at any time, and answers stay where they are until they are waited for. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -72,12 +75,14 @@ static mk_status tell_broken(const mk_group *group) { return mk_error(group->bro
 /* To everybody who takes it at once: a process that stands still hears of the end when its line closes. */
 static void tell_end(mk_group *group, mk_status status, const char *why) {
   mk_group_head head = {.magic = MAGIC, .kind = MK_NOTE_END, .status = (int32_t)status, .bytes = strlen(why)};
+  (void)pthread_mutex_lock(&group->sending);
   for (uint32_t r = 0; r < group->ranks; r++) {
     const int fd = group->peers[r].fd;
     if (fd >= 0 && mk_group_put(fd, &head, sizeof head, 0) == MK_OK) {
       (void)mk_group_put(fd, why, head.bytes, 0);
     }
   }
+  (void)pthread_mutex_unlock(&group->sending);
 }
 
 mk_status mk_group_break(mk_group *group, mk_status status, const char *format, ...) {
@@ -104,8 +109,10 @@ mk_status mk_group_send(mk_group *group, mk_group_peer *peer, mk_group_head head
     return tell_broken(group);
   }
   head.magic = MAGIC;
+  (void)pthread_mutex_lock(&group->sending);
   mk_status status = mk_group_put(peer->fd, &head, sizeof head, until);
   status = status == MK_OK && head.bytes != 0 ? mk_group_put(peer->fd, data, head.bytes, until) : status;
+  (void)pthread_mutex_unlock(&group->sending);
   return status == MK_OK ? MK_OK : lose(group, peer);
 }
 
@@ -176,6 +183,7 @@ static mk_status hear_notes(mk_group *group, mk_group_peer *peer) {
     bool found;
     MK_TRY(peek(group, peer, &head, &found));
     if (!found || head.kind > MK_NOTE_END) {
+      peer->heard_ms = found ? mk_group_now_ms() : peer->heard_ms; /* its answer is there */
       return MK_OK;
     }
     MK_TRY(take_message(group, peer, &head, &why));
@@ -186,18 +194,41 @@ static mk_status hear_notes(mk_group *group, mk_group_peer *peer) {
   return MK_OK;
 }
 
+/* Of another rank than 0. */
 static mk_status say_here(mk_group *group) {
   const uint64_t now = mk_group_now_ms();
   if (now - group->said_ms < HERE_MS) {
     return MK_OK;
   }
   group->said_ms = now;
-  for (uint32_t r = 0; r < group->ranks; r++) {
-    if (group->peers[r].fd >= 0) {
-      MK_TRY(mk_group_send(group, &group->peers[r], (mk_group_head){.kind = MK_NOTE_HERE}, NULL));
+  return mk_group_send(group, &group->peers[0], (mk_group_head){.kind = MK_NOTE_HERE}, NULL);
+}
+
+/* Of rank 0. Who does not take it is missed by other means. */
+static void *tick(void *user) {
+  mk_group *group = user;
+  const mk_group_head head = {.magic = MAGIC, .kind = MK_NOTE_HERE};
+  const struct timespec moment = {.tv_nsec = (long)MK_GROUP_LOOK_MS * 1000000};
+  uint64_t said = 0;
+  while (__atomic_load_n(&group->done, __ATOMIC_ACQUIRE) == 0) {
+    const uint64_t now = mk_group_now_ms();
+    for (uint32_t r = 1; r < group->ranks && now - said >= HERE_MS; r++) {
+      (void)pthread_mutex_lock(&group->sending);
+      (void)mk_group_put(group->peers[r].fd, &head, sizeof head, now + group->deadline_ms);
+      (void)pthread_mutex_unlock(&group->sending);
     }
+    said = now - said >= HERE_MS ? now : said;
+    (void)nanosleep(&moment, NULL);
   }
-  return MK_OK;
+  return NULL;
+}
+
+static void end_ticks(mk_group *group) {
+  if (group->ticks) {
+    __atomic_store_n(&group->done, 1, __ATOMIC_RELEASE);
+    (void)pthread_join(group->ticker, NULL);
+    group->ticks = false;
+  }
 }
 
 static mk_status find_silent(mk_group *group) {
@@ -232,8 +263,8 @@ mk_status mk_group_watch(mk_group *group, bool at_work) {
     return MK_OK;
   }
   MK_TRY(ask_to_stop(group));
-  MK_TRY(at_work ? say_here(group) : MK_OK);
-  return at_work ? find_silent(group) : MK_OK;
+  MK_TRY(at_work && group->rank != 0 ? say_here(group) : MK_OK);
+  return at_work || group->rank != 0 ? find_silent(group) : MK_OK;
 }
 
 void mk_group_expect(mk_group *group) {
@@ -242,11 +273,11 @@ void mk_group_expect(mk_group *group) {
   }
 }
 
-mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool patient, mk_group_head *head, void **data) {
+mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, void **data) {
   *data = NULL;
   for (;;) {
     bool found;
-    MK_TRY(mk_group_watch(group, !patient));
+    MK_TRY(mk_group_watch(group, at_work));
     if (group->over) {
       *head = (mk_group_head){.kind = MK_NOTE_END};
       return MK_OK;
@@ -264,7 +295,7 @@ mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool patient, m
 
 /* An answer; that of a rank that failed is an error. */
 static mk_status receive_answer(mk_group *group, mk_group_peer *peer, mk_group_head *head, void **data) {
-  MK_TRY(mk_group_receive(group, peer, false, head, data));
+  MK_TRY(mk_group_receive(group, peer, true, head, data));
   if (head->kind == MK_GROUP_ANSWER && head->status == MK_OK) {
     return MK_OK;
   }
@@ -414,8 +445,17 @@ mk_status mk_group_open(const mk_group_options *options, uint64_t model, uint32_
   for (uint32_t r = 0; r < MK_GPU_MOST_RANKS; r++) {
     group->peers[r].fd = -1;
   }
-  const mk_status status = mk_group_meet(group, options->address, &own);
+  (void)pthread_mutex_init(&group->sending, NULL);
+  mk_status status = mk_group_meet(group, options->address, &own);
   mk_group_expect(group);
+  for (uint32_t r = 0; r < group->ranks && status == MK_OK; r++) {
+    const int on = 1; /* a head is followed by more: the kernel is not to wait for an answer in between */
+    (void)setsockopt(group->peers[r].fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  if (status == MK_OK && group->rank == 0) {
+    group->ticks = pthread_create(&group->ticker, NULL, tick, group) == 0;
+    status = group->ticks ? MK_OK : mk_group_break(group, MK_ERR_RUNTIME, "rank 0 can start no thread");
+  }
   if (status != MK_OK) {
     group->over = true;
     mk_group_free(group);
@@ -428,6 +468,7 @@ void mk_group_end(mk_group *group, mk_status status) {
   if (group == NULL || group->over || group->broken != MK_OK) {
     return;
   }
+  end_ticks(group);
   if (status == MK_OK) {
     group->over = true;
     tell_end(group, MK_OK, "");
@@ -452,10 +493,15 @@ static void hang_up(int fd, uint64_t until_ms) {
 
 void mk_group_free(mk_group *group) {
   const uint64_t until = mk_group_now_ms() + HANG_UP_MS;
-  for (uint32_t r = 0; group != NULL && r < MK_GPU_MOST_RANKS; r++) {
+  if (group == NULL) {
+    return;
+  }
+  end_ticks(group);
+  for (uint32_t r = 0; r < MK_GPU_MOST_RANKS; r++) {
     if (group->peers[r].fd >= 0) {
       hang_up(group->peers[r].fd, until);
     }
   }
+  (void)pthread_mutex_destroy(&group->sending);
   mk_free(group);
 }

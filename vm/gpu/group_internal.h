@@ -3,6 +3,8 @@
 #ifndef MK_GPU_GROUP_INTERNAL_H
 #define MK_GPU_GROUP_INTERNAL_H
 
+#include <pthread.h>
+
 #include "vm/gpu/group.h"
 #include "vm/gpu/machine_internal.h"
 #include "vm/gpu/nccl.h"
@@ -67,7 +69,12 @@ struct mk_group {
   bool stopping;      /* rank 0 has been told to stop */
   mk_status broken;   /* MK_OK: it is not */
   char why[MK_GROUP_WHY];
-  uint64_t said_ms; /* when this process last said that it is at work */
+  uint64_t said_ms; /* of another rank than 0: when it last said that it is at work */
+  /* Rank 0 says so by a thread, as its caller may wait for a user. */
+  pthread_t ticker;
+  pthread_mutex_t sending; /* one message at a time */
+  bool ticks;              /* the thread runs */
+  int done;                /* atomic: it is to end */
 };
 
 uint64_t mk_group_now_ms(void);
@@ -83,13 +90,13 @@ mk_status mk_group_send(mk_group *group, mk_group_peer *peer, mk_group_head head
 /* Breaks the group, and lets all others know. */
 mk_status mk_group_break(mk_group *group, mk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Looks around without waiting: who is gone, who has ended, who is to stop. `at_work`: says that this process is there,
- * and finds those that have said nothing for too long. Fails when the group is broken. */
+/* Looks around without waiting: who is gone, who has ended, who is to stop, who has said nothing for too long. Rank 0
+ * is heard of all the time, and the others while they are `at_work`. Fails when the group is broken. */
 mk_status mk_group_watch(mk_group *group, bool at_work);
-/* Before the others may be silent: from here on the deadline counts. */
+/* The others may have been silent: from here on the deadline counts. */
 void mk_group_expect(mk_group *group);
-/* Waits for a peer's next message that is no note; *data is NULL or to be freed. `patient`: for as long as it takes. */
-mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool patient, mk_group_head *head, void **data);
+/* Waits for a peer's next message that is no note; *data is NULL or to be freed. */
+mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, void **data);
 /* All ranks come here, in the same state. Fails on all of them where the values differ: `what` names these. */
 mk_status mk_group_agree(mk_group *group, uint64_t value, const char *what);
 
