@@ -4,8 +4,10 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,6 +56,7 @@ void rank_start(rank_process *process, rank_fn *fn, uint32_t rank, void *user) {
   process->err = test_scratch_file();
   process->pid = fork();
   if (process->pid == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind, stopped or not */
     const mk_status status = fn(rank, user);
     if (status != MK_OK) {
       (void)dprintf(process->err, "%s", mk_error_message());

@@ -231,11 +231,12 @@ static void end_ticks(mk_group *group) {
   }
 }
 
-static mk_status find_silent(mk_group *group) {
+/* only: NULL, or the one that owes an answer; others that have given theirs have nothing to say. */
+static mk_status find_silent(mk_group *group, const mk_group_peer *only) {
   const uint64_t now = mk_group_now_ms();
   for (uint32_t r = 0; r < group->ranks; r++) {
     const mk_group_peer *peer = &group->peers[r];
-    if (peer->fd >= 0 && now - peer->heard_ms > group->deadline_ms) {
+    if (peer->fd >= 0 && (only == NULL || peer == only) && now - peer->heard_ms > group->deadline_ms) {
       return mk_group_break(group, MK_ERR_DEVICE, "%s has said nothing for %llu s", peer->name,
                             (unsigned long long)((now - peer->heard_ms) / 1000));
     }
@@ -252,7 +253,7 @@ static mk_status ask_to_stop(mk_group *group) {
   return mk_group_send(group, &group->peers[0], (mk_group_head){.kind = MK_NOTE_STOP}, NULL);
 }
 
-mk_status mk_group_watch(mk_group *group, bool at_work) {
+static mk_status look_around(mk_group *group, bool at_work, const mk_group_peer *only) {
   if (group->broken != MK_OK) {
     return tell_broken(group);
   }
@@ -264,8 +265,10 @@ mk_status mk_group_watch(mk_group *group, bool at_work) {
   }
   MK_TRY(ask_to_stop(group));
   MK_TRY(at_work && group->rank != 0 ? say_here(group) : MK_OK);
-  return at_work || group->rank != 0 ? find_silent(group) : MK_OK;
+  return at_work || group->rank != 0 ? find_silent(group, only) : MK_OK;
 }
+
+mk_status mk_group_watch(mk_group *group, bool at_work) { return look_around(group, at_work, NULL); }
 
 void mk_group_expect(mk_group *group) {
   for (uint32_t r = 0; r < group->ranks; r++) {
@@ -277,7 +280,7 @@ mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool at_work, m
   *data = NULL;
   for (;;) {
     bool found;
-    MK_TRY(mk_group_watch(group, at_work));
+    MK_TRY(look_around(group, at_work, peer));
     if (group->over) {
       *head = (mk_group_head){.kind = MK_NOTE_END};
       return MK_OK;

@@ -18,7 +18,7 @@
 
 #include "vm/gpu/group_internal.h"
 
-enum { PROTOCOL = 1, MOST_GUESTS = 32, RETRY_MS = 50, GRACE_MS = 2000 };
+enum { PROTOCOL = 1, MOST_GUESTS = 32, RETRY_MS = 50, GRACE_MS = 2000, LATER_MS = 5000 };
 
 typedef struct greeting {
   char magic[8];
@@ -296,26 +296,53 @@ static mk_status answer_peer(int fd, const answer *a, uint64_t until_ms) {
   return mk_group_put(fd, a, sizeof *a, until_ms);
 }
 
-/* Tells everybody how the meeting ended; those that never said who they are too, as one of them may be a rank that does
- * not fit. */
-static mk_status answer_all(meeting *m, mk_status status) {
-  answer a = {.status = (int32_t)status, .leader = *m->own, .id = m->group->id};
-  mk_status told = MK_OK;
-  snprintf(a.why, sizeof a.why, "%s", status == MK_OK ? "" : mk_error_message());
+/* Tells all ranks that they have met. */
+static mk_status begin_all(meeting *m) {
+  const answer a = {.leader = *m->own, .id = m->group->id};
   for (uint32_t r = 1; r < m->group->ranks; r++) {
     mk_group_peer *peer = &m->group->peers[r];
-    if (peer->fd >= 0 && answer_peer(peer->fd, &a, m->until_ms + GRACE_MS) != MK_OK && told == MK_OK) {
-      told = mk_error_prefix(MK_ERR_RUNTIME, "%s", peer->name);
+    if (answer_peer(peer->fd, &a, m->until_ms + GRACE_MS) != MK_OK) {
+      return mk_error_prefix(MK_ERR_RUNTIME, "%s", peer->name);
     }
   }
-  for (size_t i = 0; i < m->guest_count; i++) {
-    if (status != MK_OK && m->guests[i].have >= sizeof(greeting)) {
-      (void)answer_peer(m->guests[i].fd, &a, 0);
+  return MK_OK;
+}
+
+/* Tells those guests who have begun to say who they are why the meeting failed; *told counts them. */
+static void refuse_guests(meeting *m, const answer *a, uint32_t *told) {
+  for (size_t i = m->guest_count; i-- > 0;) {
+    guest *g = &m->guests[i];
+    const ssize_t got = recv(g->fd, (uint8_t *)&g->said + g->have, sizeof g->said - g->have, 0);
+    g->have += got > 0 ? (size_t)got : 0;
+    if (g->have >= sizeof kMagic && memcmp(g->said.hello.magic, kMagic, sizeof kMagic) == 0) {
+      *told += answer_peer(g->fd, a, 0) == MK_OK;
+      (void)shutdown(g->fd, SHUT_WR);
+      (void)close(g->fd);
+      drop_guest(m, i);
     }
-    (void)close(m->guests[i].fd);
   }
-  m->guest_count = 0;
-  return status != MK_OK ? mk_error(status, "%s", a.why) : told;
+}
+
+/* Tells everybody why the meeting failed, also those who come a little later: so all ranks end with the same reason. */
+static mk_status refuse_all(meeting *m, mk_status status) {
+  answer a = {.status = (int32_t)status, .leader = *m->own};
+  uint32_t told = 0;
+  const uint64_t now = mk_group_now_ms();
+  const uint64_t until = m->until_ms > now && m->until_ms < now + LATER_MS ? m->until_ms : now + LATER_MS;
+  snprintf(a.why, sizeof a.why, "%s", mk_error_message());
+  for (uint32_t r = 1; r < m->group->ranks; r++) {
+    told += m->group->peers[r].fd >= 0 && answer_peer(m->group->peers[r].fd, &a, 0) == MK_OK;
+  }
+  const bool late = now >= m->until_ms; /* who has not come by now will not */
+  for (;;) {
+    refuse_guests(m, &a, &told);
+    if (told + 1 >= m->group->ranks || late || mk_group_now_ms() >= until || check_cancel(m->group) != MK_OK) {
+      break;
+    }
+    wait_for_guests(m);
+    accept_guests(m);
+  }
+  return mk_error(status, "%s", a.why);
 }
 
 /* NCCL listens for its ranks from here on. */
@@ -329,7 +356,11 @@ static mk_status lead(meeting *m, const struct addrinfo *at) {
   MK_TRY(listen_at(m, at));
   m->here = 1;
   mk_status status = gather(m);
-  status = answer_all(m, status == MK_OK ? make_id(m) : status);
+  status = status == MK_OK ? make_id(m) : status;
+  status = status == MK_OK ? begin_all(m) : refuse_all(m, status);
+  for (; m->guest_count > 0; m->guest_count--) {
+    (void)close(m->guests[m->guest_count - 1].fd);
+  }
   close_fd(&m->listener);
   return status;
 }
