@@ -45,6 +45,12 @@ if(MK_TEST_SUPPORT)
   add_dependencies(mk_test_support mk_fake_cuda mk_fake_nccl_28 mk_fake_nccl_29)
 endif()
 
+# The command over both: one rank of several processes.
+if(TARGET mkvm)
+  add_executable(mk_rank_command ${MK_COMMAND_SOURCES} tests/fake_nccl/command.c)
+  target_link_libraries(mk_rank_command PRIVATE mk mk_test_support PkgConfig::LIBEDIT)
+endif()
+
 # The full mutation campaigns: tools/mutate.
 add_library(mk_mutate_main OBJECT EXCLUDE_FROM_ALL tests/mutation/main.c)
 target_link_libraries(mk_mutate_main PRIVATE mk_test_support)
@@ -116,8 +122,9 @@ foreach(source ${MK_TEST_SOURCES})
   mk_test_program(test_${name} ${source})
   # Tests of the command find it through this macro.
   if(TARGET mkvm AND name MATCHES "^(bad|tools)\\.")
-    target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>")
-    add_dependencies(test_${name} mkvm)
+    target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>"
+                               MK_RANK_COMMAND="$<TARGET_FILE:mk_rank_command>")
+    add_dependencies(test_${name} mkvm mk_rank_command)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})

@@ -27,12 +27,14 @@ typedef struct meeting { /* what the ranks of a communicator share */
 struct mk_nccl_comm {
   meeting *shared;
   int rank, ranks;
+  mk_nccl_window_ref windows; /* those that are registered */
 };
 
 struct mk_nccl_window {
   mk_nccl_window_words words; /* what the handle points to */
   void *flat;
   size_t flat_bytes;
+  mk_nccl_window_ref next;
 };
 
 static const size_t kStride = (size_t)1 << 32;
@@ -109,7 +111,18 @@ mk_nccl_result ncclCommInitRank(mk_nccl_comm_ref *comm, int ranks, mk_nccl_id id
   return 0;
 }
 
+static void free_window(mk_nccl_window_ref window) {
+  munmap(window->flat, window->flat_bytes);
+  free(window);
+  state.live--;
+}
+
 static void free_comm(mk_nccl_comm_ref comm) {
+  while (comm->windows != NULL) {
+    mk_nccl_window_ref window = comm->windows;
+    comm->windows = window->next;
+    free_window(window);
+  }
   munmap(comm->shared, sizeof *comm->shared);
   free(comm);
   state.live--;
@@ -196,16 +209,20 @@ mk_nccl_result ncclCommWindowRegister(mk_nccl_comm_ref comm, void *memory, size_
                                     .stride_4g = 1};
   w->words.flat_base += state.wrong_place ? MK_NCCL_WINDOW_ALIGNMENT : 0;
   *window = w;
+  w->next = comm->windows;
+  comm->windows = w;
   state.live++;
   meet(comm);
   return 0;
 }
 
 mk_nccl_result ncclCommWindowDeregister(mk_nccl_comm_ref comm, mk_nccl_window_ref window) {
-  (void)comm;
-  munmap(window->flat, window->flat_bytes);
-  free(window);
-  state.live--;
+  mk_nccl_window_ref *at = &comm->windows;
+  while (*at != window) {
+    at = &(*at)->next;
+  }
+  *at = window->next;
+  free_window(window);
   return 0;
 }
 

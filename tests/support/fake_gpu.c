@@ -113,8 +113,12 @@ static bool run_apart(fake_gpu *gpu, const mk_gpu_params *params, uint32_t call)
   gpu->step = call == 0 ? 0 : gpu->step;
   gpu->came = call != 0 && gpu->came;
   for (uint32_t since = now_ms(); now_ms() - since < 2; sched_yield()) { /* GPUs do not wait for the host to look */
+    const uint32_t before = gpu->step;
     if (*(volatile uint32_t *)params->abort != 0 || go_on_apart(gpu, params)) {
       return true;
+    }
+    if (gpu->one_step && gpu->step != before) {
+      return false;
     }
   }
   return false;

@@ -26,6 +26,14 @@ uint64_t mk_group_now_ms(void) {
 uint32_t mk_group_rank(const mk_group *group) { return group->rank; }
 uint32_t mk_group_ranks(const mk_group *group) { return group->ranks; }
 
+mk_group_kept mk_group_keep_message(void) {
+  mk_group_kept kept;
+  (void)snprintf(kept.text, sizeof kept.text, "%s", mk_error_message());
+  return kept;
+}
+
+void mk_group_restore_message(const mk_group_kept *kept) { (void)mk_error(MK_ERR_RUNTIME, "%s", kept->text); }
+
 /* ---- Bytes ---- */
 
 /* Waits for more to go on with; false: not by the deadline. */
@@ -473,8 +481,10 @@ void mk_group_end(mk_group *group, mk_status status) {
   }
   end_ticks(group);
   if (status == MK_OK) {
+    const mk_group_kept kept = mk_group_keep_message();
     group->over = true;
     tell_end(group, MK_OK, "");
+    mk_group_restore_message(&kept);
     return;
   }
   char why[MK_GROUP_WHY];

@@ -79,6 +79,13 @@ struct mk_group {
 
 uint64_t mk_group_now_ms(void);
 
+/* What ends a group may fail, and leaves the message of what went wrong before. */
+typedef struct mk_group_kept {
+  char text[1024];
+} mk_group_kept;
+mk_group_kept mk_group_keep_message(void);
+void mk_group_restore_message(const mk_group_kept *kept);
+
 /* rendezvous.c. Fills in the lines to all peers, and the id, or fails by the deadline. */
 mk_status mk_group_meet(mk_group *group, const char *address, const mk_group_member *own);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "vm/file.h"
 #include "vm/gpu/group_internal.h"
 #include "vm/program/program.h"
 
@@ -201,9 +202,20 @@ static mk_status try_bases(mk_gpu *gpu) {
   return mk_gpu_copy_in(gpu, gpu->work, &none, sizeof none, "writing to the window");
 }
 
+static mk_status hash_program(const mk_program *program, uint64_t *out) {
+  void *data;
+  size_t length;
+  MK_TRY(mk_program_serialize(program, &data, &length));
+  *out = mk_fnv1a(data, length);
+  mk_free(data);
+  return MK_OK;
+}
+
 mk_status mk_window_connect(mk_gpu *gpu) {
   MK_TRY(mk_gpu_enter(gpu));
-  MK_TRY(mk_group_agree(gpu->group, gpu->window.bytes, "the size of the memory that they share"));
+  uint64_t program = 0;
+  MK_TRY(hash_program(gpu->program, &program));
+  MK_TRY(mk_group_agree(gpu->group, program ^ gpu->window.bytes, "their programs"));
   MK_TRY(open_comm(gpu));
   MK_TRY(open_window(gpu));
   MK_TRY(find_bases(gpu));
@@ -216,10 +228,11 @@ void mk_window_free(mk_gpu *gpu) {
   if (gpu->window.memory == NULL || mk_nccl_open(&nccl) != MK_OK) {
     return;
   }
+  const mk_group_kept kept = mk_group_keep_message();
   const bool whole = gpu->group->broken == MK_OK;
   nccl_call window = {.kind = FREE_WINDOW, .comm = gpu->window.comm, .window = gpu->window.window};
   nccl_call comm = {.kind = whole ? FREE_COMM : ABORT_COMM, .comm = gpu->window.comm};
-  if (gpu->window.window != NULL) {
+  if (gpu->window.window != NULL && whole) { /* else the end of all of it is the end of its windows */
     (void)call_nccl(gpu, &window, ABORT_MS, "closing a window");
   }
   (void)nccl->memory_free(gpu->window.memory);
@@ -227,4 +240,5 @@ void mk_window_free(mk_gpu *gpu) {
     (void)call_nccl(gpu, &comm, ABORT_MS, "closing NCCL");
   }
   gpu->window = (mk_gpu_window){0};
+  mk_group_restore_message(&kept);
 }
