@@ -37,7 +37,8 @@ struct mk_cu_stream {
   bool at_work; /* then it is asked for by a stream that it waits for itself: not now */
 };
 
-static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1};
+static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1,
+                          .memory = (size_t)1 << 32};
 static struct mk_cu_stream streams[MOST_STREAMS]; /* 0: the one that has no name */
 static struct {
   uint8_t *start;
@@ -252,7 +253,7 @@ static mk_cu_result free_memory(void *memory) {
 
 mk_cu_result cuMemGetInfo_v2(size_t *available, size_t *total) {
   CALL();
-  *available = *total = (size_t)1 << 32;
+  *available = *total = state.memory;
   return 0;
 }
 mk_cu_result cuMemAlloc_v2(mk_cu_address *address, size_t bytes) {

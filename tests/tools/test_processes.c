@@ -120,7 +120,7 @@ Test(command_processes, several_prompts) {
          "{\"sequences\": [");
 }
 Test(command_processes, bench) {
-  expect((const char *[]){"bench", "--like", "tiny", "-p", "16", "-n", "8", "-r", "2", NULL}, "tg8");
+  expect((const char *[]){"bench", "--like", "tiny", "-p", "0", "-n", "8", "-r", "2", NULL}, "tg8");
 }
 
 /* ---- Signals ---- */

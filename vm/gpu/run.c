@@ -442,6 +442,7 @@ void mk_gpu_abandon(mk_gpu *gpu) {
   }
   /* Beside the kernel, whose controllers all watch this word. */
   (void)cu->upload_async(gpu->control + offsetof(mk_gpu_control, abort), &one, sizeof one, gpu->sending);
+  (void)cu->stream_wait(gpu->sending);
   while (!over && look_for_end(gpu, flight_of(gpu, gpu->queued - 1), since, &over) == MK_OK) {
     sched_yield();
   }
