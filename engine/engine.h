@@ -38,7 +38,7 @@ typedef struct mk_engine_options {
    * but for the rank (vm/gpu/group.h): "cuda:N" is its own GPU, of a list the one of that place; without any it is the
    * one of its rank, or the only one. Rank 0 alone generates; the others call mk_engine_follow. */
   const mk_group_options *process;
-  uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: as many as GPUs are named, else 1 */
+  uint32_t ranks; /* that share the model (docs/RANKS.md); 0: as many as GPUs are named, else 1 */
   /* SMs of each rank. 0: 132 on a GPU. 0 on the cpu: as many as keep its threads busy, but 132 when it interleaves or
    * checks for races. */
   uint32_t sms;

@@ -37,8 +37,8 @@ struct mk_cu_stream {
   bool at_work; /* then it is asked for by a stream that it waits for itself: not now */
 };
 
-static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1,
-                          .memory = (size_t)1 << 32};
+static fake_cuda state = {
+    .version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1, .memory = (size_t)1 << 32};
 static struct mk_cu_stream streams[MOST_STREAMS]; /* 0: the one that has no name */
 static struct {
   uint8_t *start;

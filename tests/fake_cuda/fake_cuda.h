@@ -25,7 +25,7 @@ typedef struct fake_cuda {
   uint32_t live;     /* contexts, modules, streams, events and memory that have not been freed */
   /* What it tells of itself and its GPUs; at first one that mkvm takes. */
   int start, version, devices, major, cooperative, blocks_per_sm;
-  size_t memory; /* bytes that it says it has free */
+  size_t memory;       /* bytes that it says it has free */
   uint8_t uuid;        /* of these GPUs, besides their index */
   bool no_peers;       /* its GPUs do not reach each other's memory */
   uint32_t peer_calls; /* so far, that let a GPU reach another's */

@@ -174,8 +174,7 @@ mk_nccl_result ncclMemFree(void *memory) {
 /* Each rank's memory at its place; the kernel takes pages for what is written alone. */
 static mk_nccl_result map_windows(mk_nccl_comm_ref comm, size_t bytes, mk_nccl_window_ref window) {
   window->flat_bytes = (size_t)comm->ranks * kStride;
-  window->flat =
-      mmap(NULL, window->flat_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  window->flat = mmap(NULL, window->flat_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   bool good = window->flat != MAP_FAILED;
   for (int r = 0; r < comm->ranks && good; r++) {
     good = map_file(comm->shared->windows[r], bytes, (char *)window->flat + (size_t)r * kStride) != NULL;

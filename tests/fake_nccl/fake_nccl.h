@@ -12,15 +12,15 @@
 
 typedef struct fake_nccl {
   int version;
-  int live;              /* communicators, memory and windows that have not been freed */
-  int aborts, comms;     /* calls so far */
-  uint64_t most_memory;  /* bytes of one piece; 0: as many as are asked for */
-  bool no_symmetry;      /* windows are registered, and are NULL */
-  bool no_windows;       /* they are refused */
-  bool other_layout;     /* of what a window's handle points to */
-  bool out_of_reach;     /* each rank reaches its own memory alone */
-  bool wrong_place;      /* what is told of others' memory is wrong */
-  bool hangs;            /* a communicator is never there */
+  int live;             /* communicators, memory and windows that have not been freed */
+  int aborts, comms;    /* calls so far */
+  uint64_t most_memory; /* bytes of one piece; 0: as many as are asked for */
+  bool no_symmetry;     /* windows are registered, and are NULL */
+  bool no_windows;      /* they are refused */
+  bool other_layout;    /* of what a window's handle points to */
+  bool out_of_reach;    /* each rank reaches its own memory alone */
+  bool wrong_place;     /* what is told of others' memory is wrong */
+  bool hangs;           /* a communicator is never there */
 } fake_nccl;
 
 /* FAKE_NCCL_STATE in the library. */

@@ -196,8 +196,10 @@ typedef struct refused {
 } refused;
 
 Test(command_processes, what_does_not_go_together) {
-#define RUN(...) (const char *[]){"run", "-m", "m", __VA_ARGS__, NULL}
-#define BENCH(...) (const char *[]){"bench", "--like", "tiny", __VA_ARGS__, NULL}
+#define RUN(...) \
+  (const char *[]) { "run", "-m", "m", __VA_ARGS__, NULL }
+#define BENCH(...) \
+  (const char *[]) { "bench", "--like", "tiny", __VA_ARGS__, NULL }
 #define MET "--rendezvous", "h:1"
   const refused all[] = {
       {RUN("-p", "x", "--rank", "0"), "--rank needs --rendezvous HOST:PORT"},

@@ -200,8 +200,8 @@ static void check_process(mk_bench_option *o, struct argp_state *state) {
   mk_process_option_refuse(p, o->sampling, "--sampling", "so far", state);
   mk_process_option_refuse(p, o->load.load, "--load", "so far", state);
   mk_process_option_refuse(p, o->cache != NULL, "--cache", "so far", state);
-  mk_process_option_refuse(p, o->trace.path != NULL || o->breakdown, "--trace and --breakdown",
-                           "which record one rank", state);
+  mk_process_option_refuse(p, o->trace.path != NULL || o->breakdown, "--trace and --breakdown", "which record one rank",
+                           state);
 }
 
 static void check_options(mk_bench_option *o, struct argp_state *state) {
@@ -363,9 +363,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 void mk_bench_option_parse(int argc, char **argv, mk_bench_option *o) {
-  const struct argp_child children[] = {
-      mk_traced_options[0], mk_traced_options[1], {&mk_bench_load_argp, 0, "A load (--load):", 3},
-      {&mk_process_argp, 0, "Ranks that are processes:", 6}, {0}};
+  const struct argp_child children[] = {mk_traced_options[0],
+                                        mk_traced_options[1],
+                                        {&mk_bench_load_argp, 0, "A load (--load):", 3},
+                                        {&mk_process_argp, 0, "Ranks that are processes:", 6},
+                                        {0}};
   const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   *o = (mk_bench_option){0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, o);

@@ -373,12 +373,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 void mk_run_option_parse(int argc, char **argv, mk_run_option *option) {
-  const struct argp_child children[] = {
-      mk_traced_options[0],
-      mk_traced_options[1],
-      {&mk_sampling_argp, 0, "Sampling:", 2},
-      {&mk_process_argp, 0, "Ranks that are processes:", 5},
-      {0}};
+  const struct argp_child children[] = {mk_traced_options[0],
+                                        mk_traced_options[1],
+                                        {&mk_sampling_argp, 0, "Sampling:", 2},
+                                        {&mk_process_argp, 0, "Ranks that are processes:", 5},
+                                        {0}};
   const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   *option = (mk_run_option){.n_predict = 128};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, option);

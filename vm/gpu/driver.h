@@ -66,7 +66,7 @@ typedef struct mk_cu_launch_config {
   FUNCTION(device_count, "cuDeviceGetCount", (int *count))                                                            \
   FUNCTION(device_get, "cuDeviceGet", (mk_cu_device * device, int index))                                             \
   FUNCTION(device_name, "cuDeviceGetName", (char *name, int length, mk_cu_device device))                             \
-  FUNCTION(device_uuid, "cuDeviceGetUuid_v2", (uint8_t * uuid, mk_cu_device device)) /* sixteen bytes */               \
+  FUNCTION(device_uuid, "cuDeviceGetUuid_v2", (uint8_t * uuid, mk_cu_device device)) /* sixteen bytes */              \
   FUNCTION(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, mk_cu_device device))                \
   FUNCTION(context_retain, "cuDevicePrimaryCtxRetain", (mk_cu_context_ref * context, mk_cu_device device))            \
   FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (mk_cu_device device))                                    \

@@ -1,7 +1,8 @@
 /* The line between the processes of a group: messages, and who is gone. See group.h and group_internal.h.
  *
- * Sockets do not block. Of rank 0 a thread says each second that the process lives; all else is one thread's. A message is a head and what follows it; heads are looked at before they are taken, so that
- * notes are heard at any time, and answers stay where they are until they are waited for. */
+ * Sockets do not block. Of rank 0 a thread says each second that the process lives; all else is one thread's. A
+ * message is a head and what follows it; heads are looked at before they are taken, so that notes are heard at any
+ * time, and answers stay where they are until they are waited for. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -421,11 +422,8 @@ static mk_status describe(const mk_group_options *options, uint64_t model, uint3
   const mk_driver *cu;
   const mk_nccl *nccl;
   mk_cu_device id;
-  *out = (mk_group_member){.rank = options->rank,
-                           .ranks = options->ranks,
-                           .device = device,
-                           .pid = (uint32_t)getpid(),
-                           .model = model};
+  *out = (mk_group_member){
+      .rank = options->rank, .ranks = options->ranks, .device = device, .pid = (uint32_t)getpid(), .model = model};
   MK_TRY(mk_driver_open(&cu));
   MK_TRY(mk_driver_device(cu, device, &id));
   MK_TRY(mk_driver_check(cu, cu->device_uuid(out->uuid, id), "asking the GPU for its number"));

@@ -8,7 +8,8 @@
  *
  * The line is a TCP connection from each rank to rank 0. It stays open while the group lives, so that a process that
  * dies is missed at once. A process that waits for others hears each second that they are there; the deadline is for
- * one that says nothing, as it stands still. NCCL is asked for memory that several processes see (windows.c) and for nothing else.
+ * one that says nothing, as it stands still. NCCL is asked for memory that several processes see (windows.c), and for
+ * nothing else.
  *
  * One thread. Failure: MK_ERR_USAGE for ranks that do not fit together, MK_ERR_RUNTIME for what keeps them from
  * meeting, MK_ERR_DEVICE for a rank that is lost later. Messages name the rank. After a failure the group is broken:

@@ -18,7 +18,7 @@ enum {
 /* Who a process is, and what has to be the same on all of them; it travels as it is. */
 typedef struct mk_group_member {
   uint32_t rank, ranks, device, pid;
-  int32_t nccl;   /* its version */
+  int32_t nccl;  /* its version */
   uint32_t zero; /* no byte of it is left open */
   uint64_t model;
   uint8_t uuid[16]; /* of the GPU */
@@ -65,9 +65,9 @@ struct mk_group {
   mk_gpu *machines[MK_GROUP_MACHINES]; /* in the order in which they were opened; NULL: closed again */
   uint32_t machine_count;
   bool leads, follows;
-  bool over;          /* rank 0 has ended in good order, or this process has */
-  bool stopping;      /* rank 0 has been told to stop */
-  mk_status broken;   /* MK_OK: it is not */
+  bool over;        /* rank 0 has ended in good order, or this process has */
+  bool stopping;    /* rank 0 has been told to stop */
+  mk_status broken; /* MK_OK: it is not */
   char why[MK_GROUP_WHY];
   uint64_t said_ms; /* of another rank than 0: when it last said that it is at work */
   /* Rank 0 says so by a thread, as its caller may wait for a user. */

@@ -493,10 +493,8 @@ static mk_status take_runs(void *user, uint32_t rank, const void *data, uint64_t
 }
 
 static mk_status read_here(const mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
-  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->here : 1;
-       r-- > 0;) { /* what several have is the first one's */
-    host_copy copy = {
-        .gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
+  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->here : 1; r-- > 0;) { /* what several have is the first one's */
+    host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
     MK_TRY(mk_gpu_enter(copy.gpu));
     MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_out, &copy)));
   }

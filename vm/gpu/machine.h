@@ -32,8 +32,8 @@ typedef struct mk_memory_plan {
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan);
 
 typedef struct mk_gpu_options {
-  uint32_t device;          /* index of the GPU; of several ranks that of the first, the others have the next ones */
-  const uint32_t *devices;  /* NULL, or one for each rank instead; copied. Tests name a GPU several times */
+  uint32_t device;         /* index of the GPU; of several ranks that of the first, the others have the next ones */
+  const uint32_t *devices; /* NULL, or one for each rank instead; copied. Tests name a GPU several times */
   /* NULL: all ranks are in this process. Else one of them is, and the others open the same machine at the same time;
    * the group must live longer, and `deadline_ms` of 0 is the group's deadline. */
   mk_group *group;

@@ -1,7 +1,7 @@
 /* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
  * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), dealt.c (a rank's part of it), peers.c
- * (several ranks), windows.c (memory of several processes), group.h's files (these processes), upload.c (weights), run.c (a launch), mla.c (launches that follow a work list), trace.c (the
- * recorder) and extra.c (fill, bandwidth). */
+ * (several ranks), windows.c (memory of several processes; group_internal.h has the rest of these), upload.c (weights),
+ * run.c (a launch), mla.c (launches that follow a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 

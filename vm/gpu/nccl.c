@@ -12,14 +12,14 @@ static char nccl_problem[512]; /* "" when the table is complete */
 static pthread_once_t nccl_once = PTHREAD_ONCE_INIT;
 
 static bool find_functions(void *library) {
-#define MK_NCCL_FIND(result, member, symbol, parameters)                                                    \
-  {                                                                                                         \
-    void *found = dlsym(library, symbol);                                                                   \
-    if (found == NULL) {                                                                                    \
+#define MK_NCCL_FIND(result, member, symbol, parameters)                                                           \
+  {                                                                                                                \
+    void *found = dlsym(library, symbol);                                                                          \
+    if (found == NULL) {                                                                                           \
       snprintf(nccl_problem, sizeof nccl_problem, "NCCL is too old: it has no " symbol "; install 2.28 or newer"); \
-      return false;                                                                                         \
-    }                                                                                                       \
-    memcpy(&nccl_table.member, &found, sizeof found);                                                       \
+      return false;                                                                                                \
+    }                                                                                                              \
+    memcpy(&nccl_table.member, &found, sizeof found);                                                              \
   }
   MK_NCCL_FUNCTIONS(MK_NCCL_FIND)
 #undef MK_NCCL_FIND
@@ -72,8 +72,9 @@ mk_status mk_nccl_open(const mk_nccl **out) {
     return mk_error(MK_ERR_RUNTIME, "NCCL cannot be opened: %s", strerror(failed));
   }
   if (nccl_problem[0] != '\0') {
-    return mk_error(MK_ERR_RUNTIME, "%s; ranks that are processes need it, ranks of one process (--device cuda:0-3) do "
-                                    "not",
+    return mk_error(MK_ERR_RUNTIME,
+                    "%s; ranks that are processes need it, ranks of one process (--device cuda:0-3) do "
+                    "not",
                     nccl_problem);
   }
   *out = &nccl_table;

@@ -25,9 +25,9 @@ typedef struct mk_nccl_id {
 } mk_nccl_id;
 
 enum {
-  MK_NCCL_OLDEST = 22800,     /* 10000 major + 100 minor + patch */
+  MK_NCCL_OLDEST = 22800,      /* 10000 major + 100 minor + patch */
   MK_NCCL_TELLS_PEERS = 22900, /* from here on there must be ncclGetPeerDevicePointer */
-  MK_NCCL_WINDOW_DEFAULT = 0, /* NCCL_WIN_DEFAULT: nothing of multicast */
+  MK_NCCL_WINDOW_DEFAULT = 0,  /* NCCL_WIN_DEFAULT: nothing of multicast */
   MK_NCCL_WINDOW_ALIGNMENT = 4096,
 };
 
@@ -40,20 +40,20 @@ typedef struct mk_nccl_window_words {
 } mk_nccl_window_words;
 
 /* FUNCTION(result, member, symbol in libnccl, parameters) */
-#define MK_NCCL_FUNCTIONS(FUNCTION)                                                                                 \
-  FUNCTION(mk_nccl_result, get_version, "ncclGetVersion", (int *version))                                           \
-  FUNCTION(mk_nccl_result, get_id, "ncclGetUniqueId", (mk_nccl_id * id))                                            \
-  FUNCTION(mk_nccl_result, comm_new, "ncclCommInitRank",                                                            \
-           (mk_nccl_comm_ref * comm, int ranks, mk_nccl_id id, int rank))                                           \
-  FUNCTION(mk_nccl_result, comm_free, "ncclCommDestroy", (mk_nccl_comm_ref comm))                                   \
-  FUNCTION(mk_nccl_result, comm_abort, "ncclCommAbort", (mk_nccl_comm_ref comm))                                    \
-  FUNCTION(mk_nccl_result, memory_new, "ncclMemAlloc", (void **memory, size_t bytes))                               \
-  FUNCTION(mk_nccl_result, memory_free, "ncclMemFree", (void *memory))                                              \
-  FUNCTION(mk_nccl_result, window_new, "ncclCommWindowRegister",                                                    \
-           (mk_nccl_comm_ref comm, void *memory, size_t bytes, mk_nccl_window_ref *window, int flags))              \
-  FUNCTION(mk_nccl_result, window_free, "ncclCommWindowDeregister",                                                 \
-           (mk_nccl_comm_ref comm, mk_nccl_window_ref window))                                                      \
-  FUNCTION(const char *, error_text, "ncclGetErrorString", (mk_nccl_result result))                                 \
+#define MK_NCCL_FUNCTIONS(FUNCTION)                                                                    \
+  FUNCTION(mk_nccl_result, get_version, "ncclGetVersion", (int *version))                              \
+  FUNCTION(mk_nccl_result, get_id, "ncclGetUniqueId", (mk_nccl_id * id))                               \
+  FUNCTION(mk_nccl_result, comm_new, "ncclCommInitRank",                                               \
+           (mk_nccl_comm_ref * comm, int ranks, mk_nccl_id id, int rank))                              \
+  FUNCTION(mk_nccl_result, comm_free, "ncclCommDestroy", (mk_nccl_comm_ref comm))                      \
+  FUNCTION(mk_nccl_result, comm_abort, "ncclCommAbort", (mk_nccl_comm_ref comm))                       \
+  FUNCTION(mk_nccl_result, memory_new, "ncclMemAlloc", (void **memory, size_t bytes))                  \
+  FUNCTION(mk_nccl_result, memory_free, "ncclMemFree", (void *memory))                                 \
+  FUNCTION(mk_nccl_result, window_new, "ncclCommWindowRegister",                                       \
+           (mk_nccl_comm_ref comm, void *memory, size_t bytes, mk_nccl_window_ref *window, int flags)) \
+  FUNCTION(mk_nccl_result, window_free, "ncclCommWindowDeregister",                                    \
+           (mk_nccl_comm_ref comm, mk_nccl_window_ref window))                                         \
+  FUNCTION(const char *, error_text, "ncclGetErrorString", (mk_nccl_result result))                    \
   FUNCTION(const char *, last_error, "ncclGetLastError", (mk_nccl_comm_ref comm))
 
 typedef struct mk_nccl {

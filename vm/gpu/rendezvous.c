@@ -62,8 +62,7 @@ static void close_fd(int *fd) {
 }
 
 static void name_peer(mk_group_peer *peer) {
-  snprintf(peer->name, sizeof peer->name, "rank %u (%.63s, process %u)", peer->who.rank, peer->who.host,
-           peer->who.pid);
+  snprintf(peer->name, sizeof peer->name, "rank %u (%.63s, process %u)", peer->who.rank, peer->who.host, peer->who.pid);
 }
 
 static mk_status check_cancel(const mk_group *group) {
@@ -83,15 +82,15 @@ static mk_status look_up(const char *address, struct addrinfo **out) {
     start++;
     length -= 2;
   }
-  if (length == 0 || length >= sizeof host || colon[1] == '\0' || strspn(colon + 1, "0123456789") != strlen(colon + 1)) {
+  if (length == 0 || length >= sizeof host || colon[1] == '\0' ||
+      strspn(colon + 1, "0123456789") != strlen(colon + 1)) {
     return mk_error(MK_ERR_USAGE, "the rendezvous \"%s\" is no HOST:PORT, such as 127.0.0.1:29500", address);
   }
   memcpy(host, start, length);
   host[length] = '\0';
   const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
   const int failed = getaddrinfo(host, colon + 1, &hints, out);
-  return failed == 0 ? MK_OK
-                     : mk_error(MK_ERR_RUNTIME, "the rendezvous %s: %s", address, gai_strerror(failed));
+  return failed == 0 ? MK_OK : mk_error(MK_ERR_RUNTIME, "the rendezvous %s: %s", address, gai_strerror(failed));
 }
 
 static int new_socket(const struct addrinfo *at) {
@@ -110,7 +109,7 @@ static mk_status listen_at(meeting *m, const struct addrinfo *at) {
   const int failed = errno;
   close_fd(&m->listener);
   return mk_error(MK_ERR_RUNTIME, "rank 0 cannot listen at %s: %s; %s", m->address, strerror(failed),
-                  failed == EADDRINUSE        ? "somebody else does, maybe another run: choose another port"
+                  failed == EADDRINUSE      ? "somebody else does, maybe another run: choose another port"
                   : failed == EADDRNOTAVAIL ? "the address has to be one of this host"
                                             : "choose another address");
 }
@@ -171,13 +170,13 @@ static mk_status check_member(const meeting *m, const mk_group_member *who, cons
   }
   if (who->nccl != own->nccl) {
     return mk_error(MK_ERR_USAGE, "%s has NCCL %d.%d.%d, and rank 0 %d.%d.%d; the ranks need the same one", name,
-                    who->nccl / 10000, who->nccl / 100 % 100, who->nccl % 100, own->nccl / 10000,
-                    own->nccl / 100 % 100, own->nccl % 100);
+                    who->nccl / 10000, who->nccl / 100 % 100, who->nccl % 100, own->nccl / 10000, own->nccl / 100 % 100,
+                    own->nccl % 100);
   }
   const mk_group_member *other = find_gpu(m, who);
   return other == NULL ? MK_OK
-                       : mk_error(MK_ERR_USAGE, "%s has the GPU of rank %u (%s, cuda:%u); each rank needs its own", name,
-                                  other->rank, other->gpu, other->device);
+                       : mk_error(MK_ERR_USAGE, "%s has the GPU of rank %u (%s, cuda:%u); each rank needs its own",
+                                  name, other->rank, other->gpu, other->device);
 }
 
 static void end_texts(mk_group_member *who) {
@@ -381,8 +380,8 @@ static void try_to_connect(const struct addrinfo *at, int *fd) {
   struct pollfd p = {.fd = *fd, .events = POLLOUT};
   int failed = errno;
   socklen_t size = sizeof failed;
-  if (failed == EINPROGRESS && poll(&p, 1, 1000) == 1 &&
-      getsockopt(*fd, SOL_SOCKET, SO_ERROR, &failed, &size) == 0 && failed == 0) {
+  if (failed == EINPROGRESS && poll(&p, 1, 1000) == 1 && getsockopt(*fd, SOL_SOCKET, SO_ERROR, &failed, &size) == 0 &&
+      failed == 0) {
     return;
   }
   close_fd(fd);

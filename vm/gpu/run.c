@@ -349,9 +349,7 @@ static mk_status wait_rank(mk_gpu *gpu) {
 
 /* A rank's launch. */
 static const mk_gpu_control *how_it_ended(const mk_gpu *gpu, uint32_t rank) {
-  return gpu->group == NULL    ? &gpu->of_rank[rank]->ended
-         : rank == gpu->rank ? &gpu->ended
-                               : &gpu->told[rank];
+  return gpu->group == NULL ? &gpu->of_rank[rank]->ended : rank == gpu->rank ? &gpu->ended : &gpu->told[rank];
 }
 
 /* What goes wrong on one rank ends the launch on all of them. The rank on which a wait was too long is told; others

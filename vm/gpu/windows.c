@@ -148,7 +148,8 @@ static mk_status read_window(mk_gpu *gpu, const mk_nccl *nccl) {
                          "reading NCCL's window"));
   if (words.flat_base == 0 || words.flat_base % unit != 0 || words.stride_4g == 0 ||
       words.world_rank != (int32_t)gpu->rank) {
-    return mk_error(MK_ERR_RUNTIME, "NCCL %d.%d.%d: its windows do not lie in memory as those of 2.28 do that are known",
+    return mk_error(MK_ERR_RUNTIME,
+                    "NCCL %d.%d.%d: its windows do not lie in memory as those of 2.28 do that are known",
                     nccl->version / 10000, nccl->version / 100 % 100, nccl->version % 100);
   }
   for (uint32_t r = 0; r < gpu->ranks && words.lsa_rank == words.world_rank; r++) {

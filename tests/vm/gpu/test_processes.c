@@ -24,10 +24,10 @@ typedef struct plan_of_test {
   uint32_t ranks, deadline_s, launches;
   bool tells_peers;
   void (*tamper)(rank_world *world, uint32_t rank);
-  uint32_t again;        /* opens and closes all so often more */
-  uint32_t fault_rank;   /* comes to a fault in the second launch; UINT32_MAX: none */
-  uint32_t stop_after;   /* rank 0 wants no more after so many steps; 0: all */
-  int ready;             /* a pipe: a byte once rank 0 has made a launch; 0: none */
+  uint32_t again;      /* opens and closes all so often more */
+  uint32_t fault_rank; /* comes to a fault in the second launch; UINT32_MAX: none */
+  uint32_t stop_after; /* rank 0 wants no more after so many steps; 0: all */
+  int ready;           /* a pipe: a byte once rank 0 has made a launch; 0: none */
 } plan_of_test;
 
 static void start_plan(plan_of_test *p, uint32_t ranks) {
@@ -146,11 +146,8 @@ static mk_status run_rank(uint32_t rank, void *user) {
   mk_program *program = compile(p->ranks, 1);
   mk_status status = MK_OK;
   for (uint32_t i = 0; i <= p->again && status == MK_OK; i++) {
-    const mk_group_options options = {.rank = rank,
-                                      .ranks = p->ranks,
-                                      .address = p->address,
-                                      .deadline_s = p->deadline_s,
-                                      .version = "a test"};
+    const mk_group_options options = {
+        .rank = rank, .ranks = p->ranks, .address = p->address, .deadline_s = p->deadline_s, .version = "a test"};
     mk_group *group = NULL;
     mk_gpu *gpu = NULL;
     status = mk_group_open(&options, 1, rank, &group);
@@ -342,9 +339,7 @@ Test(gpu_processes, nccl_does_not_tell_of_peers) {
   run_badly(make_unknown, false, MK_ERR_RUNTIME, "NCCL 2.29.2 has no ncclGetPeerDevicePointer");
 }
 
-static void make_layout_other(rank_world *world, uint32_t rank) {
-  world->nccl->other_layout = rank == 1;
-}
+static void make_layout_other(rank_world *world, uint32_t rank) { world->nccl->other_layout = rank == 1; }
 Test(gpu_processes, windows_lie_in_memory_in_another_way) {
   run_badly(make_layout_other, false, MK_ERR_RUNTIME, "rank 1");
 }

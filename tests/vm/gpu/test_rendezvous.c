@@ -21,8 +21,8 @@ typedef struct started {
   uint32_t ranks, deadline_s, uuid;
   uint64_t model;
   const char *version;
-  bool dies;    /* once it has met the others */
-  int nccl;     /* its version; 0: the usual one */
+  bool dies; /* once it has met the others */
+  int nccl;  /* its version; 0: the usual one */
 } started;
 
 static started usual(const char *address, uint32_t ranks) {
@@ -38,11 +38,8 @@ static mk_status meet(uint32_t rank, void *user) {
   rank_world_start(&world, s->uuid != 0 ? s->uuid - 1 : rank, 8, false);
   world.cuda->uuid = (uint8_t)(s->uuid != 0 ? s->uuid : rank + 1);
   world.nccl->version = s->nccl != 0 ? s->nccl : world.nccl->version;
-  const mk_group_options options = {.rank = rank,
-                                    .ranks = s->ranks,
-                                    .address = s->address,
-                                    .deadline_s = s->deadline_s,
-                                    .version = s->version};
+  const mk_group_options options = {
+      .rank = rank, .ranks = s->ranks, .address = s->address, .deadline_s = s->deadline_s, .version = s->version};
   MK_TRY(mk_group_open(&options, s->model, 0, &group));
   RANK_MUST(!s->dies);
   mk_status status = rank == 0 ? mk_group_lead(group) : mk_group_follow(group);
