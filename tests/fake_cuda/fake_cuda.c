@@ -47,7 +47,7 @@ static struct {
 
 fake_cuda *fake_cuda_state(void) { return &state; }
 
-enum { ILLEGAL_ADDRESS = 700 }; /* CUDA_ERROR_ILLEGAL_ADDRESS */
+enum { INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700 }; /* CUDA_ERROR_... */
 
 #define CALL()                            \
   do {                                    \
@@ -251,6 +251,13 @@ static mk_cu_result free_memory(void *memory) {
   return 0;
 }
 
+mk_cu_result cuPointerGetAttribute(void *value, int attribute, mk_cu_address address) {
+  const unsigned type = MK_CU_DEVICE_MEMORY;
+  CALL();
+  (void)attribute;
+  memcpy(value, &type, sizeof type);
+  return address < FAKE_CUDA_NO_MEMORY ? INVALID_VALUE : 0;
+}
 mk_cu_result cuMemGetInfo_v2(size_t *available, size_t *total) {
   CALL();
   *available = *total = state.memory;

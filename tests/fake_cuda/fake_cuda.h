@@ -11,7 +11,10 @@
 #include "vm/gpu/launch.h"
 #include "vm/gpu/rank.h"
 
-enum { FAKE_CUDA_SMS = 8 };
+enum {
+  FAKE_CUDA_SMS = 8,
+  FAKE_CUDA_NO_MEMORY = 4096, /* below this address there is none of a GPU */
+};
 
 typedef struct fake_cuda {
   bool (*kernel)(void *user, const mk_gpu_params *params, uint32_t step); /* true: that was the last step */

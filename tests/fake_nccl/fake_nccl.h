@@ -16,6 +16,7 @@ typedef struct fake_nccl {
   int aborts, comms;    /* calls so far */
   uint64_t most_memory; /* bytes of one piece; 0: as many as are asked for */
   bool no_symmetry;     /* windows are registered, and are NULL */
+  bool host_handles;    /* likewise, and are no memory of the GPU's */
   bool no_windows;      /* they are refused */
   bool other_layout;    /* of what a window's handle points to */
   bool out_of_reach;    /* each rank reaches its own memory alone */

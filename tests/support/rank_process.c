@@ -37,7 +37,15 @@ void rank_world_start(rank_world *world, uint32_t rank, uint32_t ranks, bool tel
   world->kernel.apart = true;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+static void find_leaks(void) { RANK_MUST(__lsan_do_recoverable_leak_check() == 0); }
+#else
+static void find_leaks(void) {}
+#endif
+
 void rank_world_end(const rank_world *world) {
+  find_leaks();
   RANK_MUST(world->cuda->live == 0);
   RANK_MUST(world->nccl->live == 0);
 }

@@ -21,7 +21,7 @@ typedef struct rank_world {
 
 /* The GPU of this rank, and NCCL 2.28, or 2.29. */
 void rank_world_start(rank_world *world, uint32_t rank, uint32_t ranks, bool tells_peers);
-/* Nothing of it is left. */
+/* Nothing of it is left, and no memory that nobody knows of. */
 void rank_world_end(const rank_world *world);
 
 typedef mk_status rank_fn(uint32_t rank, void *user);

@@ -28,6 +28,8 @@ enum {
   MK_CU_ATTRIBUTE_MINOR = 76,
   MK_CU_ATTRIBUTE_COOPERATIVE = 95,
   MK_CU_FUNCTION_DYNAMIC_SHARED = 8,
+  MK_CU_POINTER_MEMORY_TYPE = 2, /* an attribute of an address */
+  MK_CU_DEVICE_MEMORY = 2,       /* a value of it */
   MK_CU_STREAM_NON_BLOCKING = 1,
   MK_CU_HOST_MAPPED = 2,
   MK_CU_EVENT_NO_TIMING = 2,
@@ -83,6 +85,7 @@ typedef struct mk_cu_launch_config {
            (int *blocks, mk_cu_function_ref function, int threads, size_t shared))                                    \
   FUNCTION(cluster_occupancy, "cuOccupancyMaxActiveClusters",                                                         \
            (int *clusters, mk_cu_function_ref function, const mk_cu_launch_config *config))                           \
+  FUNCTION(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, mk_cu_address address))           \
   FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * available, size_t * total))                                      \
   FUNCTION(memory_new, "cuMemAlloc_v2", (mk_cu_address * address, size_t bytes))                                      \
   FUNCTION(memory_free, "cuMemFree_v2", (mk_cu_address address))                                                      \

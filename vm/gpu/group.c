@@ -16,7 +16,9 @@
 
 #include "vm/gpu/group_internal.h"
 
-enum { MAGIC = 0x6d6b6770, HERE_MS = 1000, HANG_UP_MS = 1000, MOST_BYTES = 1 << 30 };
+enum { MAGIC = 0x6d6b6770, HERE_MS = 1000, HANG_UP_MS = 1000 };
+
+static const uint64_t kMostBytes = UINT64_C(1) << 36; /* of a message that makes sense */
 
 uint64_t mk_group_now_ms(void) {
   struct timespec now;
@@ -143,7 +145,7 @@ static mk_status peek(mk_group *group, mk_group_peer *peer, mk_group_head *head,
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
     return mk_group_break(group, MK_ERR_DEVICE, "%s is gone", peer->name);
   }
-  if (*found && (head->magic != MAGIC || head->bytes > MOST_BYTES)) {
+  if (*found && (head->magic != MAGIC || head->bytes > kMostBytes)) {
     return mk_group_break(group, MK_ERR_DEVICE, "%s says what no rank says", peer->name);
   }
   return MK_OK;
@@ -211,6 +213,16 @@ static mk_status say_here(mk_group *group) {
   }
   group->said_ms = now;
   return mk_group_send(group, &group->peers[0], (mk_group_head){.kind = MK_NOTE_HERE}, NULL);
+}
+
+/* Signals are for the threads of the caller. */
+bool mk_group_start_thread(pthread_t *thread, void *(*run)(void *user), void *user) {
+  sigset_t all, before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = pthread_create(thread, NULL, run, user) == 0;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
 }
 
 /* Of rank 0. Who does not take it is missed by other means. */
@@ -462,7 +474,7 @@ mk_status mk_group_open(const mk_group_options *options, uint64_t model, uint32_
     (void)setsockopt(group->peers[r].fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
   if (status == MK_OK && group->rank == 0) {
-    group->ticks = pthread_create(&group->ticker, NULL, tick, group) == 0;
+    group->ticks = mk_group_start_thread(&group->ticker, tick, group);
     status = group->ticks ? MK_OK : mk_group_break(group, MK_ERR_RUNTIME, "rank 0 can start no thread");
   }
   if (status != MK_OK) {

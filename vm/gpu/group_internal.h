@@ -86,6 +86,8 @@ typedef struct mk_group_kept {
 mk_group_kept mk_group_keep_message(void);
 void mk_group_restore_message(const mk_group_kept *kept);
 
+bool mk_group_start_thread(pthread_t *thread, void *(*run)(void *user), void *user);
+
 /* rendezvous.c. Fills in the lines to all peers, and the id, or fails by the deadline. */
 mk_status mk_group_meet(mk_group *group, const char *address, const mk_group_member *own);
 

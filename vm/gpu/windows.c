@@ -88,7 +88,7 @@ static mk_status call_nccl(const mk_gpu *gpu, nccl_call *out, uint64_t most_ms, 
   out->driver = gpu->driver;
   out->context = gpu->context;
   *c = *out;
-  if (pthread_create(&thread, NULL, run_call, c) != 0) {
+  if (!mk_group_start_thread(&thread, run_call, c)) {
     mk_free(c);
     return mk_error(MK_ERR_RUNTIME, "%s: no thread can be started", what);
   }
@@ -129,15 +129,25 @@ static mk_status open_comm(mk_gpu *gpu) {
   return status;
 }
 
+/* Without symmetric memory there is a handle all the same, or none: one of the host's, for NCCL itself. */
+static bool is_symmetric(const mk_gpu *gpu, const mk_nccl *nccl, mk_nccl_window_ref window) {
+  unsigned type = 0;
+  const mk_cu_address at = (mk_cu_address)(uintptr_t)window;
+  return window != NULL &&
+         (nccl->peer_pointer != NULL ||
+          (gpu->driver->pointer_attribute(&type, MK_CU_POINTER_MEMORY_TYPE, at) == 0 && type == MK_CU_DEVICE_MEMORY));
+}
+
 static mk_status open_window(mk_gpu *gpu) {
   nccl_call c = {
       .kind = NEW_WINDOW, .comm = gpu->window.comm, .memory = gpu->window.memory, .bytes = gpu->window.bytes};
   MK_TRY(call_nccl(gpu, &c, gpu->group->deadline_ms, "registering a window"));
   gpu->window.window = c.window;
-  return c.window != NULL ? MK_OK
-                          : mk_error(MK_ERR_RUNTIME,
-                                     "registering a window: NCCL has no symmetric memory here (the GPUs have to reach "
-                                     "each other, and NCCL_CUMEM_ENABLE may not be 0); NCCL_DEBUG=INFO says more");
+  return is_symmetric(gpu, c.nccl, c.window)
+             ? MK_OK
+             : mk_error(MK_ERR_RUNTIME,
+                        "registering a window: NCCL has no symmetric memory here (the GPUs have to reach each other, "
+                        "and NCCL_CUMEM_ENABLE may not be 0); NCCL_DEBUG=INFO says more");
 }
 
 /* 2.28: what the handle points to. */

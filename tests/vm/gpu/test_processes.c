@@ -360,6 +360,14 @@ Test(gpu_processes, no_symmetric_memory) {
   run_badly(make_asymmetric, false, MK_ERR_RUNTIME, "registering a window: NCCL has no symmetric memory here");
 }
 
+static void take_handles_of_the_host(rank_world *world, uint32_t rank) {
+  (void)rank;
+  world->nccl->host_handles = true;
+}
+Test(gpu_processes, windows_that_are_no_memory_of_the_gpu) {
+  run_badly(take_handles_of_the_host, false, MK_ERR_RUNTIME, "registering a window: NCCL has no symmetric memory here");
+}
+
 static void put_apart(rank_world *world, uint32_t rank) {
   (void)rank;
   world->nccl->out_of_reach = true;
