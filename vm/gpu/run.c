@@ -303,7 +303,7 @@ mk_status mk_gpu_prepare(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, c
   return MK_OK;
 }
 
-mk_status mk_gpu_begin(mk_gpu *gpu) {
+static mk_status begin_here(mk_gpu *gpu) {
   for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], start_rank(gpu->of_rank[r])));
   }
@@ -311,6 +311,23 @@ mk_status mk_gpu_begin(mk_gpu *gpu) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], close_rank(gpu->of_rank[r])));
   }
   return MK_OK;
+}
+
+/* In a group: beside a kernel that runs, whose controllers all watch this word. */
+static void raise_abort(const mk_gpu *gpu) {
+  static const uint32_t one = 1;
+  const mk_driver *cu = gpu->driver;
+  (void)cu->upload_async(gpu->control + offsetof(mk_gpu_control, abort), &one, sizeof one, gpu->sending);
+  (void)cu->stream_wait(gpu->sending);
+}
+
+mk_status mk_gpu_begin(mk_gpu *gpu) {
+  const mk_status status = begin_here(gpu);
+  if (status != MK_OK && gpu->group != NULL) { /* the kernel may run, and others will not follow it */
+    raise_abort(gpu);
+    (void)gpu->driver->stream_wait(gpu->stream);
+  }
+  return status;
 }
 
 mk_status mk_gpu_look(mk_gpu *gpu) {
@@ -431,16 +448,12 @@ mk_status mk_gpu_end(mk_gpu *gpu) {
 }
 
 void mk_gpu_abandon(mk_gpu *gpu) {
-  static const uint32_t one = 1;
-  const mk_driver *cu = gpu->driver;
   const uint64_t since = now_ms();
   bool over = gpu->in_flight == 0;
   if (over || mk_gpu_enter(gpu) != MK_OK) {
     return;
   }
-  /* Beside the kernel, whose controllers all watch this word. */
-  (void)cu->upload_async(gpu->control + offsetof(mk_gpu_control, abort), &one, sizeof one, gpu->sending);
-  (void)cu->stream_wait(gpu->sending);
+  raise_abort(gpu);
   while (!over && look_for_end(gpu, flight_of(gpu, gpu->queued - 1), since, &over) == MK_OK) {
     sched_yield();
   }

@@ -10,6 +10,7 @@
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
+#include "tests/support/effort.h"
 #include "tests/support/rank_process.h"
 #include "vm/gpu/machine.h"
 #include "vm/gpu/machine_internal.h"
@@ -386,6 +387,34 @@ static void take_memory(rank_world *world, uint32_t rank) { world->nccl->most_me
 Test(gpu_processes, one_rank_has_no_memory_for_a_window) {
   run_badly(take_memory, false, MK_ERR_DEVICE,
             "rank 1, cuda:1: allocating the working memory that all ranks see: NCCL gives 1 (unhandled cuda error)");
+}
+
+/* ---- A driver that fails ---- */
+
+static uint32_t failing_call;
+static void fail_on_rank_1(rank_world *world, uint32_t rank) { world->cuda->fail_at = rank == 1 ? failing_call : 0; }
+
+/* Of one of two ranks, from the first call of the driver to the last one, every eighth of them: both end with an
+ * error, and nothing is left in either (rank_world_end). */
+Test(gpu_processes, every_call_that_fails_on_one_rank_ends_both) {
+  const uint32_t step = 24 / test_effort(1, 3); /* calls from one to the next */
+  bool failed = true;
+  for (failing_call = 1; failed; failing_call += step) {
+    plan_of_test p;
+    rank_process processes[2];
+    start_plan(&p, 2);
+    p.launches = 1;
+    p.deadline_s = 2;
+    p.tamper = fail_on_rank_1;
+    start_all(processes, &p);
+    const int first = rank_finish(&processes[0]), second = rank_finish(&processes[1]);
+    failed = second != MK_OK;
+    cr_assert(first < 99 && second < 99, "call %u: codes %d and %d: %s; %s", failing_call, first, second,
+              processes[0].message, processes[1].message);
+    cr_assert_eq(first != MK_OK, failed, "call %u: codes %d and %d: %s; %s", failing_call, first, second,
+                 processes[0].message, processes[1].message);
+  }
+  cr_assert_gt(failing_call, 100);
 }
 
 /* Where a communicator hangs, it does so in all processes; in the one that stays in NCCL its memory stays, too. */
