@@ -70,9 +70,11 @@ static void meet(mk_nccl_comm_ref comm) {
     atomic_store(&m->arrived, 0);
     atomic_fetch_add(&m->generation, 1);
   }
+  state.inside++;
   while (atomic_load(&m->generation) == generation) {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
   }
+  state.inside--;
 }
 
 mk_nccl_result ncclGetVersion(int *version) {

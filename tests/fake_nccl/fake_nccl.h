@@ -21,6 +21,7 @@ typedef struct fake_nccl {
   bool other_layout;    /* of what a window's handle points to */
   bool out_of_reach;    /* each rank reaches its own memory alone */
   bool wrong_place;     /* what is told of others' memory is wrong */
+  int inside;           /* calls that have not come back */
   bool hangs;           /* a communicator is never there */
 } fake_nccl;
 

@@ -47,7 +47,7 @@ static void find_leaks(void) {}
 void rank_world_end(const rank_world *world) {
   find_leaks();
   RANK_MUST(world->cuda->live == 0);
-  RANK_MUST(world->nccl->live == 0);
+  RANK_MUST(world->nccl->live == 0 || world->nccl->inside != 0); /* what is stuck in NCCL stays there */
 }
 
 void rank_address(char address[32]) {

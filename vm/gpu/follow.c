@@ -144,12 +144,13 @@ static mk_status obey(mk_group *group, mk_gpu *gpu, const mk_group_head *order, 
 
 /* While the machine is at work it is looked at as well: a launch that fails is told of when rank 0 asks for its end. */
 static mk_status next_order(mk_group *group, mk_gpu *launched, mk_group_head *order, void **data) {
-  while (launched != NULL && launched->in_flight != 0) {
+  for (bool found = false; launched != NULL && launched->in_flight != 0;) {
     struct pollfd p = {.fd = group->peers[0].fd, .events = POLLIN};
-    MK_TRY(mk_group_watch(group, true));
-    if (group->over || poll(&p, 1, 1) > 0) {
+    MK_TRY(mk_group_find(group, &group->peers[0], true, order, &found));
+    if (found) {
       break;
     }
+    (void)poll(&p, 1, 1);
     (void)mk_gpu_look(launched);
   }
   return mk_group_receive(group, &group->peers[0], launched != NULL && launched->in_flight != 0, order, data);

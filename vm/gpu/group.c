@@ -65,7 +65,8 @@ mk_status mk_group_put(int fd, const void *from, size_t bytes, uint64_t until_ms
   return MK_OK;
 }
 
-static mk_status take(int fd, void *to, size_t bytes, uint64_t until_ms) {
+static mk_status take(int fd, void *to, size_t bytes, uint64_t deadline_ms) {
+  const uint64_t until_ms = mk_group_now_ms() + deadline_ms;
   for (size_t done = 0; done < bytes;) {
     const ssize_t got = recv(fd, (uint8_t *)to + done, bytes - done, 0);
     if (got > 0) {
@@ -73,7 +74,7 @@ static mk_status take(int fd, void *to, size_t bytes, uint64_t until_ms) {
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
       return mk_error(MK_ERR_RUNTIME, "is gone");
     } else if (!wait_for(fd, POLLIN, until_ms)) {
-      return mk_error(MK_ERR_RUNTIME, "ends in the middle of a message");
+      return mk_error(MK_ERR_RUNTIME, "has said nothing for %llu s", (unsigned long long)(deadline_ms / 1000));
     }
   }
   return MK_OK;
@@ -153,12 +154,11 @@ static mk_status peek(mk_group *group, mk_group_peer *peer, mk_group_head *head,
 
 /* Takes what was peeked at, and what follows, with a zero after it. */
 static mk_status take_message(mk_group *group, mk_group_peer *peer, const mk_group_head *head, void **data) {
-  const uint64_t until = mk_group_now_ms() + group->deadline_ms;
   mk_group_head again;
   *data = NULL;
   MK_TRY(mk_alloc(head->bytes + 1, 1, data));
-  mk_status status = take(peer->fd, &again, sizeof again, until);
-  status = status == MK_OK ? take(peer->fd, *data, head->bytes, until) : status;
+  mk_status status = take(peer->fd, &again, sizeof again, group->deadline_ms);
+  status = status == MK_OK ? take(peer->fd, *data, head->bytes, group->deadline_ms) : status;
   if (status != MK_OK) {
     mk_free(*data);
     *data = NULL;
@@ -297,18 +297,26 @@ void mk_group_expect(mk_group *group) {
   }
 }
 
+mk_status mk_group_find(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, bool *found) {
+  *found = false;
+  MK_TRY(look_around(group, at_work, peer));
+  if (group->over) {
+    *head = (mk_group_head){.kind = MK_NOTE_END};
+    *found = true;
+    return MK_OK;
+  }
+  MK_TRY(peek(group, peer, head, found));
+  *found = *found && head->kind > MK_NOTE_END;
+  return MK_OK;
+}
+
 mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, void **data) {
   *data = NULL;
   for (;;) {
     bool found;
-    MK_TRY(look_around(group, at_work, peer));
-    if (group->over) {
-      *head = (mk_group_head){.kind = MK_NOTE_END};
-      return MK_OK;
-    }
-    MK_TRY(peek(group, peer, head, &found));
-    if (found && head->kind > MK_NOTE_END) {
-      return take_message(group, peer, head, data);
+    MK_TRY(mk_group_find(group, peer, at_work, head, &found));
+    if (found) {
+      return group->over ? MK_OK : take_message(group, peer, head, data);
     }
     if (group->rank == 0 && !group->leads && group->cancel != NULL && *group->cancel != 0) {
       return mk_error(MK_ERR_RUNTIME, "interrupted while it waited for the other ranks");

@@ -66,6 +66,7 @@ struct mk_group {
   uint32_t machine_count;
   bool leads, follows;
   bool over;        /* rank 0 has ended in good order, or this process has */
+  bool stuck;       /* a call of NCCL was given up, and goes on */
   bool stopping;    /* rank 0 has been told to stop */
   mk_status broken; /* MK_OK: it is not */
   char why[MK_GROUP_WHY];
@@ -104,6 +105,8 @@ mk_status mk_group_break(mk_group *group, mk_status status, const char *format, 
 mk_status mk_group_watch(mk_group *group, bool at_work);
 /* The others may have been silent: from here on the deadline counts. */
 void mk_group_expect(mk_group *group);
+/* Whether a peer's next message that is no note is there, or the group is over. */
+mk_status mk_group_find(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, bool *found);
 /* Waits for a peer's next message that is no note; *data is NULL or to be freed. */
 mk_status mk_group_receive(mk_group *group, mk_group_peer *peer, bool at_work, mk_group_head *head, void **data);
 /* All ranks come here, in the same state. Fails on all of them where the values differ: `what` names these. */

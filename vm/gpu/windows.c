@@ -95,6 +95,7 @@ static mk_status call_nccl(const mk_gpu *gpu, nccl_call *out, uint64_t most_ms, 
   const mk_status status = wait_for_call(gpu->group, c, most_ms, what);
   if (!is_done(c)) {
     (void)pthread_detach(thread); /* c is the thread's from here on */
+    gpu->group->stuck = true;
     return status;
   }
   (void)pthread_join(thread, NULL);
@@ -229,14 +230,16 @@ mk_status mk_window_connect(mk_gpu *gpu) {
   MK_TRY(mk_group_agree(gpu->group, program ^ gpu->window.bytes, "their programs"));
   MK_TRY(open_comm(gpu));
   MK_TRY(open_window(gpu));
+  MK_TRY(mk_group_agree(gpu->group, 0, "windows")); /* who fails from here on leaves nobody waiting in NCCL */
   MK_TRY(find_bases(gpu));
   return try_bases(gpu);
 }
 
-/* The machine's launches have ended. Where all ranks end in order, all come here. */
+/* The machine's launches have ended. Where all ranks end in order, all come here. While a call is stuck in NCCL nothing
+ * of it can be freed; the process is about to end. */
 void mk_window_free(mk_gpu *gpu) {
   const mk_nccl *nccl;
-  if (gpu->window.memory == NULL || mk_nccl_open(&nccl) != MK_OK) {
+  if (gpu->window.memory == NULL || gpu->group->stuck || mk_nccl_open(&nccl) != MK_OK) {
     return;
   }
   const mk_group_kept kept = mk_group_keep_message();

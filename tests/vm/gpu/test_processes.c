@@ -89,6 +89,23 @@ static mk_status launch_with_fault(mk_gpu *gpu, const plan_of_test *p) {
   return MK_OK;
 }
 
+static mk_status write_and_read_buffer(mk_gpu *gpu, size_t buffer, uint64_t bytes) {
+  uint8_t *in = NULL, *out = NULL;
+  const uint64_t half = bytes / 3 / 4 * 4;
+  RANK_MUST(mk_alloc(bytes, 1, &in) == MK_OK);
+  RANK_MUST(mk_alloc(bytes, 1, &out) == MK_OK);
+  for (uint64_t i = 0; i < bytes; i++) {
+    in[i] = (uint8_t)(i * 7 + i / 251 + buffer);
+  }
+  mk_status status = mk_gpu_write(gpu, buffer, 0, in, half);
+  status = status == MK_OK ? mk_gpu_write(gpu, buffer, half, in + half, bytes - half) : status;
+  status = status == MK_OK ? mk_gpu_read(gpu, buffer, 0, out, bytes) : status;
+  RANK_MUST(status != MK_OK || memcmp(in, out, bytes) == 0);
+  mk_free(in);
+  mk_free(out);
+  return status;
+}
+
 /* What rank 0 writes and reads is what all have. */
 static mk_status write_and_read(mk_gpu *gpu, const mk_program *program) {
   for (size_t b = 0; b < program->buffer_count; b++) {
@@ -96,19 +113,7 @@ static mk_status write_and_read(mk_gpu *gpu, const mk_program *program) {
     if (buffer->rank != MK_RANK_DEALT || buffer->bytes < 8) {
       continue;
     }
-    uint8_t *in = NULL, *out = NULL;
-    MK_TRY(mk_alloc(buffer->bytes, 1, &in));
-    MK_TRY(mk_alloc(buffer->bytes, 1, &out));
-    for (uint64_t i = 0; i < buffer->bytes; i++) {
-      in[i] = (uint8_t)(i * 7 + i / 251 + b);
-    }
-    const uint64_t half = buffer->bytes / 3 / 4 * 4;
-    MK_TRY(mk_gpu_write(gpu, b, 0, in, half));
-    MK_TRY(mk_gpu_write(gpu, b, half, in + half, buffer->bytes - half));
-    MK_TRY(mk_gpu_read(gpu, b, 0, out, buffer->bytes));
-    RANK_MUST(memcmp(in, out, buffer->bytes) == 0);
-    mk_free(in);
-    mk_free(out);
+    MK_TRY(write_and_read_buffer(gpu, b, buffer->bytes));
   }
   return MK_OK;
 }
