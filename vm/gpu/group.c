@@ -198,7 +198,7 @@ static mk_status hear_notes(mk_group *group, mk_group_peer *peer) {
       return MK_OK;
     }
     MK_TRY(take_message(group, peer, &head, &why));
-    const mk_status status = hear(group, peer, &head, why);
+    const mk_status status = hear(group, peer, &head, why == NULL ? "" : why);
     mk_free(why);
     MK_TRY(status);
   }
