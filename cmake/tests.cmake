@@ -23,6 +23,15 @@ target_include_directories(mk_fake_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 set_target_properties(mk_fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda)
 
+# NCCL without GPUs, likewise: of the first version that is taken, and of one that tells where peers' memory is.
+foreach(version 28 29)
+  add_library(mk_fake_nccl_${version} SHARED tests/fake_nccl/fake_nccl.c)
+  target_include_directories(mk_fake_nccl_${version} PRIVATE ${PROJECT_SOURCE_DIR})
+  set_target_properties(mk_fake_nccl_${version} PROPERTIES OUTPUT_NAME nccl SOVERSION 2
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_nccl_${version})
+endforeach()
+target_compile_definitions(mk_fake_nccl_29 PRIVATE FAKE_NCCL_TELLS_PEERS)
+
 # Helpers that several test programs share.
 file(GLOB MK_TEST_SUPPORT CONFIGURE_DEPENDS tests/support/*.c tests/mutation/*.c)
 list(REMOVE_ITEM MK_TEST_SUPPORT ${PROJECT_SOURCE_DIR}/tests/mutation/main.c)
@@ -30,8 +39,16 @@ if(MK_TEST_SUPPORT)
   add_library(mk_test_support STATIC ${MK_TEST_SUPPORT})
   target_link_libraries(mk_test_support PUBLIC mk PkgConfig::CRITERION)
   target_compile_definitions(mk_test_support PRIVATE MK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-                             MK_FAKE_CUDA="$<TARGET_FILE:mk_fake_cuda>" MK_HANG_SECONDS=${MK_HANG_SECONDS})
-  add_dependencies(mk_test_support mk_fake_cuda)
+                             MK_FAKE_CUDA="$<TARGET_FILE:mk_fake_cuda>" MK_HANG_SECONDS=${MK_HANG_SECONDS}
+                             MK_FAKE_NCCL_28="$<TARGET_FILE:mk_fake_nccl_28>"
+                             MK_FAKE_NCCL_29="$<TARGET_FILE:mk_fake_nccl_29>")
+  add_dependencies(mk_test_support mk_fake_cuda mk_fake_nccl_28 mk_fake_nccl_29)
+endif()
+
+# The command over both: one rank of several processes.
+if(TARGET mkvm)
+  add_executable(mk_rank_command ${MK_COMMAND_SOURCES} tests/fake_nccl/command.c)
+  target_link_libraries(mk_rank_command PRIVATE mk mk_test_support PkgConfig::LIBEDIT)
 endif()
 
 # The full mutation campaigns: tools/mutate.
@@ -105,8 +122,9 @@ foreach(source ${MK_TEST_SOURCES})
   mk_test_program(test_${name} ${source})
   # Tests of the command find it through this macro.
   if(TARGET mkvm AND name MATCHES "^(bad|tools)\\.")
-    target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>")
-    add_dependencies(test_${name} mkvm)
+    target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>"
+                               MK_RANK_COMMAND="$<TARGET_FILE:mk_rank_command>")
+    add_dependencies(test_${name} mkvm mk_rank_command)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cache.h"
 #include "engine/load.h"
 #include "engine/weights.h"
 #include "models/directory.h"
@@ -12,6 +13,8 @@
 #include "scheduler/compile.h"
 #include "vm/cores.h"
 #include "vm/cpu/machine.h"
+#include "vm/file.h"
+#include "vm/gpu/extra.h"
 #include "vm/verify/verify.h"
 
 enum {
@@ -79,8 +82,42 @@ static bool gpus_present(uint32_t ranks) {
   return present;
 }
 
+/* Of a rank that is this process: the GPU that is named, or else the one of that number, where each process sees all of
+ * them; where it sees one alone that one. Of the others' nothing is known. */
+static mk_status choose_own(const mk_engine_options *options, const char *name, place *out) {
+  const uint32_t rank = options->process->rank, ranks = options->process->ranks;
+  uint32_t named = 0, gpus[MK_GPU_MOST_RANKS];
+  if (strcmp(name, "cpu") == 0 || needs_cpu(options)) {
+    return mk_error(MK_ERR_USAGE, "ranks on the cpu are all in one process; processes are for GPUs");
+  }
+  if (name[0] != '\0' && strcmp(name, "cuda") != 0 && strncmp(name, "cuda:", 5) != 0) {
+    return unknown_device(name);
+  }
+  if (ranks > MK_GPU_MOST_RANKS || rank >= ranks || (options->ranks != 0 && options->ranks != ranks)) {
+    return mk_error(MK_ERR_USAGE, "rank %u of %u: there are 2 to %d ranks, counted from 0", rank, ranks,
+                    MK_GPU_MOST_RANKS);
+  }
+  MK_TRY(name[0] != '\0' && name[4] == ':' ? take_gpus(name, gpus, &named) : MK_OK);
+  if (named > 1 && named != ranks) {
+    return mk_error(MK_ERR_USAGE, "device %s names %u GPUs, for %u ranks", name, named, ranks);
+  }
+  *out = (place){.ranks = ranks, .on_gpus = true};
+  if (named == 0) {
+    uint32_t count;
+    int version;
+    MK_TRY(mk_gpu_count(&count, &version));
+    out->gpus[rank] = count == 0 ? 0 : rank % count;
+  } else {
+    out->gpus[rank] = gpus[named == 1 ? 0 : rank];
+  }
+  return MK_OK;
+}
+
 static mk_status choose_device(const mk_engine_options *options, place *out) {
   const char *name = options->device == NULL ? "" : options->device;
+  if (options->process != NULL) {
+    return choose_own(options, name, out);
+  }
   *out = (place){.ranks = options->ranks > 1 ? options->ranks : 1};
   if (strcmp(name, "cpu") == 0) {
     return MK_OK;
@@ -226,15 +263,43 @@ static void name_gpus(const place *where, char *name, size_t size) {
   }
 }
 
+/* Stands for all that has to be the same on all ranks. */
+static mk_status hash_model(const mk_engine *engine, const mk_engine_options *options, uint64_t *out) {
+  uint64_t parts[3] = {0, options->synth_seed, options->gpu_deadline_ms};
+  void *data;
+  size_t length;
+  MK_TRY(engine->checkpoint == NULL ? MK_OK : mk_cache_key(engine->checkpoint, engine->graph, &parts[0]));
+  MK_TRY(mk_program_serialize(mk_engine_main(engine)->program, &data, &length));
+  *out = mk_fnv1a(data, length) ^ mk_fnv1a(parts, sizeof parts);
+  mk_free(data);
+  return MK_OK;
+}
+
+static mk_status open_group(mk_engine *engine, const mk_engine_options *options, const place *where) {
+  uint64_t model = 0;
+  if (options->process == NULL) {
+    return MK_OK;
+  }
+  MK_TRY(hash_model(engine, options, &model));
+  return mk_group_open(options->process, model, where->gpus[options->process->rank], &engine->group);
+}
+
 static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, const place *where) {
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
   char name[64]; /* room for all GPUs that there may be */
+  MK_TRY(open_group(engine, options, where));
   const mk_gpu_options machine = {.devices = where->gpus,
+                                  .group = engine->group,
                                   .deadline_ms = options->gpu_deadline_ms,
                                   .memory = options->memory,
                                   .user = options->progress_user};
   MK_TRY(mk_gpu_new(main->program, &machine, &main->gpu));
-  name_gpus(where, name, sizeof name);
+  if (engine->group == NULL) {
+    name_gpus(where, name, sizeof name);
+  } else {
+    const uint32_t rank = mk_group_rank(engine->group);
+    snprintf(name, sizeof name, "cuda:%u, rank %u of %u processes", where->gpus[rank], rank, where->ranks);
+  }
   snprintf(engine->device, sizeof engine->device, "%s (%s)", name, mk_gpu_name(main->gpu));
   engine->want_logits = options->want_logits;
   return MK_OK;
@@ -289,7 +354,8 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   if (!where.on_gpus) {
     return open_cpu(options, main->cpu, out);
   }
-  const mk_gpu_options machine = {.devices = where.gpus, .deadline_ms = options->gpu_deadline_ms};
+  const mk_gpu_options machine = {
+      .devices = where.gpus, .group = engine->group, .deadline_ms = options->gpu_deadline_ms};
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
@@ -364,6 +430,12 @@ static void note_cache(const mk_engine_options *options) {
   }
 }
 
+/* A seed that was drawn is another one in each process: rank 0's is what counts. */
+static mk_status begin_to_lead(mk_engine *engine, const mk_engine_options *options) {
+  MK_TRY(mk_group_lead(engine->group));
+  return options->sampling != NULL ? mk_engine_set_sampling(engine, options->sampling) : MK_OK;
+}
+
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
@@ -415,13 +487,17 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   }
   MK_TRY(fill_block_table(engine));
   MK_TRY(mk_engine_open_batch(engine, options));
-  return load_weights(engine, options);
+  MK_TRY(load_weights(engine, options));
+  return engine->group != NULL && mk_group_rank(engine->group) == 0 ? begin_to_lead(engine, options) : MK_OK;
 }
+
+mk_status mk_engine_follow(mk_engine *engine) { return mk_group_follow(engine->group); }
 
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out) {
   MK_TRY(mk_alloc(1, sizeof **out, out));
   mk_status status = open_engine(*out, model_dir, options);
   if (status != MK_OK) {
+    mk_group_end((*out)->group, status); /* the others wait for this one */
     mk_engine_close(*out);
     *out = NULL;
   }
@@ -432,6 +508,7 @@ void mk_engine_close(mk_engine *engine) {
   if (engine == NULL) {
     return;
   }
+  mk_group_end(engine->group, MK_OK); /* before the machines, whose memory all ranks free together */
   mk_batch_free(engine->batch);
   mk_checkpoint_close(engine->checkpoint);
   for (uint32_t i = MK_MACHINES; i-- > 0;) { /* the main one last: it lends to the others */
@@ -439,6 +516,7 @@ void mk_engine_close(mk_engine *engine) {
     mk_gpu_free(engine->machines[i].gpu);
     mk_program_free(engine->machines[i].program);
   }
+  mk_group_free(engine->group);
   mk_free(engine->logits_copy);
   mk_free(engine->rankings);
   mk_recording_reset(&engine->recording, NULL);

@@ -34,7 +34,11 @@ typedef struct mk_engine_options {
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
   uint64_t synth_seed;      /* of the hash weights */
   uint32_t gpu_deadline_ms; /* cuda: the deadline of every wait in the kernel; 0: 1500 */
-  uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: as many as GPUs are named, else 1 */
+  /* NULL: all ranks are in this process. Else it is one of them, each of which opens an engine with the same options
+   * but for the rank (vm/gpu/group.h): "cuda:N" is its own GPU, of a list the one of that place; without any it is the
+   * one of its rank, or the only one. Rank 0 alone generates; the others call mk_engine_follow. */
+  const mk_group_options *process;
+  uint32_t ranks; /* that share the model (docs/RANKS.md); 0: as many as GPUs are named, else 1 */
   /* SMs of each rank. 0: 132 on a GPU. 0 on the cpu: as many as keep its threads busy, but 132 when it interleaves or
    * checks for races. */
   uint32_t sms;
@@ -105,6 +109,9 @@ typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
  * (MK_ERR_USAGE when `device` names it). model_dir may be NULL with `synth`. */
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
 void mk_engine_close(mk_engine *engine); /* NULL is fine */
+
+/* Of a process that is another rank than 0: does what rank 0's engine asks for, until that closes. */
+mk_status mk_engine_follow(mk_engine *engine);
 
 /* Whether an engine with these options would run on a GPU. */
 bool mk_engine_takes_cuda(const mk_engine_options *options);

@@ -20,6 +20,7 @@ struct mk_engine {
   mk_checkpoint *checkpoint; /* while it opens; NULL: hash weights */
   mk_graph *graph;
   mk_engine_machine machines[MK_MACHINES]; /* by mk_batch_machine */
+  mk_group *group;                         /* NULL: all ranks are in this process */
   char device[160];
   bool want_logits;
   const volatile sig_atomic_t *cancel;

@@ -37,7 +37,8 @@ struct mk_cu_stream {
   bool at_work; /* then it is asked for by a stream that it waits for itself: not now */
 };
 
-static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1};
+static fake_cuda state = {
+    .version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1, .memory = (size_t)1 << 32};
 static struct mk_cu_stream streams[MOST_STREAMS]; /* 0: the one that has no name */
 static struct {
   uint8_t *start;
@@ -46,7 +47,7 @@ static struct {
 
 fake_cuda *fake_cuda_state(void) { return &state; }
 
-enum { ILLEGAL_ADDRESS = 700 }; /* CUDA_ERROR_ILLEGAL_ADDRESS */
+enum { INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700 }; /* CUDA_ERROR_... */
 
 #define CALL()                            \
   do {                                    \
@@ -140,6 +141,13 @@ mk_cu_result cuDeviceGet(mk_cu_device *device, int index) {
 mk_cu_result cuDeviceGetName(char *name, int length, mk_cu_device device) {
   (void)device;
   strncpy(name, "a GPU that is none", (size_t)length);
+  return 0;
+}
+mk_cu_result cuDeviceGetUuid_v2(uint8_t *uuid, mk_cu_device device) {
+  CALL();
+  memset(uuid, 0, 16);
+  uuid[0] = (uint8_t)device;
+  uuid[1] = state.uuid;
   return 0;
 }
 mk_cu_result cuDeviceGetAttribute(int *value, int attribute, mk_cu_device device) {
@@ -243,9 +251,16 @@ static mk_cu_result free_memory(void *memory) {
   return 0;
 }
 
+mk_cu_result cuPointerGetAttribute(void *value, int attribute, mk_cu_address address) {
+  const unsigned type = MK_CU_DEVICE_MEMORY;
+  CALL();
+  (void)attribute;
+  memcpy(value, &type, sizeof type);
+  return address < FAKE_CUDA_NO_MEMORY ? INVALID_VALUE : 0;
+}
 mk_cu_result cuMemGetInfo_v2(size_t *available, size_t *total) {
   CALL();
-  *available = *total = (size_t)1 << 32;
+  *available = *total = state.memory;
   return 0;
 }
 mk_cu_result cuMemAlloc_v2(mk_cu_address *address, size_t bytes) {

@@ -11,7 +11,10 @@
 #include "vm/gpu/launch.h"
 #include "vm/gpu/rank.h"
 
-enum { FAKE_CUDA_SMS = 8 };
+enum {
+  FAKE_CUDA_SMS = 8,
+  FAKE_CUDA_NO_MEMORY = 4096, /* below this address there is none of a GPU */
+};
 
 typedef struct fake_cuda {
   bool (*kernel)(void *user, const mk_gpu_params *params, uint32_t step); /* true: that was the last step */
@@ -25,6 +28,8 @@ typedef struct fake_cuda {
   uint32_t live;     /* contexts, modules, streams, events and memory that have not been freed */
   /* What it tells of itself and its GPUs; at first one that mkvm takes. */
   int start, version, devices, major, cooperative, blocks_per_sm;
+  size_t memory;       /* bytes that it says it has free */
+  uint8_t uuid;        /* of these GPUs, besides their index */
   bool no_peers;       /* its GPUs do not reach each other's memory */
   uint32_t peer_calls; /* so far, that let a GPU reach another's */
 } fake_cuda;

@@ -3,7 +3,9 @@
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "instructions/sampling.h"
 
@@ -28,8 +30,105 @@ static void run_rows(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) 
   }
 }
 
+/* ---- Ranks that are processes ---- */
+
+enum { LAST = 1u << 31 }; /* in a stamp of rank 0: it was told to stop */
+
+static uint32_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint32_t)((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+}
+
+/* A word of this rank's on rank `other`, first in the copies of what is counted, then in those of what is worked on. */
+static volatile uint32_t *counter_on(const mk_gpu_params *params, uint32_t other, uint32_t of) {
+  return (volatile uint32_t *)(uintptr_t)((uintptr_t)params->counters + params->peers->counters[other]) + of;
+}
+static volatile uint32_t *word_on(const mk_gpu_params *params, uint32_t other, uint32_t of) {
+  return (volatile uint32_t *)(uintptr_t)((uintptr_t)params->scratch + params->peers->away[other]) + of;
+}
+
+static void abort_all(const mk_gpu_params *params) {
+  for (uint32_t r = 0; r < params->peers->ranks; r++) {
+    *(volatile uint32_t *)(uintptr_t)params->peers->aborts[r] = 1;
+  }
+}
+
+/* Tells all ranks that this one has come to the step. */
+static void come(fake_gpu *gpu, const mk_gpu_params *params, uint32_t stamp) {
+  const mk_gpu_peers *peers = params->peers;
+  const uint32_t last = peers->rank == 0 && *params->stop != 0 ? LAST : 0;
+  for (uint32_t r = 0; r < peers->ranks; r++) {
+    *word_on(params, r, peers->rank) = stamp;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    *counter_on(params, r, peers->rank) = stamp | last;
+  }
+  gpu->came = true;
+  gpu->since_ms = now_ms();
+}
+
+/* Whether all have come to it. */
+static bool all_came(const mk_gpu_params *params, uint32_t stamp) {
+  const mk_gpu_peers *peers = params->peers;
+  for (uint32_t r = 0; r < peers->ranks; r++) {
+    if ((*counter_on(params, peers->rank, r) & ~(uint32_t)LAST) < stamp || *word_on(params, peers->rank, r) < stamp) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void fail_apart(const fake_gpu *gpu, const mk_gpu_params *params, uint32_t sm) {
+  *params->fault = (mk_gpu_fault){.claimed = 1, .sm = sm, .uid = 7, .epoch = gpu->step, .want = 1};
+  abort_all(params);
+}
+
+/* Goes on as far as it can; true: that was the launch's end. */
+static bool go_on_apart(fake_gpu *gpu, const mk_gpu_params *params) {
+  const uint32_t stamp = params->first_epoch + gpu->step + 1, rank = params->peers->rank;
+  if (gpu->step == gpu->fault_at && rank == gpu->faulty && !gpu->came) {
+    fail_apart(gpu, params, 3);
+    return true;
+  }
+  if (!gpu->came) {
+    come(gpu, params, stamp);
+  }
+  if (!all_came(params, stamp)) {
+    if ((uint64_t)(now_ms() - gpu->since_ms) * 1000000 / 1024 > params->deadline) {
+      fail_apart(gpu, params, 2);
+    }
+    return false;
+  }
+  if (rank == 0) {
+    run_rows(gpu, params, gpu->step);
+  }
+  const bool last = *counter_on(params, rank, 0) == (stamp | LAST); /* rank 0 may be a step ahead */
+  *params->epochs_done = ++gpu->step;
+  gpu->came = false;
+  return last || gpu->step == params->epochs;
+}
+
+/* Called again and again until the launch is over. */
+static bool run_apart(fake_gpu *gpu, const mk_gpu_params *params, uint32_t call) {
+  gpu->step = call == 0 ? 0 : gpu->step;
+  gpu->came = call != 0 && gpu->came;
+  for (uint32_t since = now_ms(); now_ms() - since < 2; sched_yield()) { /* GPUs do not wait for the host to look */
+    const uint32_t before = gpu->step;
+    if (*(volatile uint32_t *)params->abort != 0 || go_on_apart(gpu, params)) {
+      return true;
+    }
+    if (gpu->one_step && gpu->step != before) {
+      return false;
+    }
+  }
+  return false;
+}
+
 static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
   fake_gpu *gpu = user;
+  if (gpu->apart) {
+    return run_apart(gpu, params, step);
+  }
   const uint32_t rank = gpu->ranks > 1 ? params->peers->rank : 0;
   gpu->launches[params->rows <= 1 ? 0 : params->rows <= MK_MAX_ROWS ? 1 : 2] += step == 0;
   gpu->at_work[rank]++;

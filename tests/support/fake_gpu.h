@@ -15,6 +15,10 @@ typedef struct fake_gpu {
   /* Of several ranks, each of which runs this kernel (else 0): how many there are, and the one that comes to fault_at;
    * how often one of them was at work. */
   uint32_t ranks, faulty, at_work[MK_GPU_MOST_RANKS];
+  bool apart;              /* these are processes, each with this kernel: a step ends when all ranks have come to it */
+  bool one_step;           /* each time that its stream is looked at, and no more */
+  uint32_t step, since_ms; /* then: of the launch at hand, and since when the step waits */
+  bool came;               /* and this rank has come to it */
   uint32_t began,
       ended; /* the last launch of rank 0: its first epoch, and the one after its last; others end with it */
 } fake_gpu;

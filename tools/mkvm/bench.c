@@ -280,6 +280,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .synth_seed = o.seed,
                             .sms = o.sms,
                             .ranks = o.ranks,
+                            .process = mk_process_option_group(&o.process),
                             .threads = o.threads,
                             .kv = o.kv,
                             .rows = o.rows,
@@ -299,7 +300,7 @@ mk_status mk_command_bench(int argc, char **argv) {
   }
   MK_TRY(mk_open_engine(o.model, &open, &engine));
   mk_release_interrupt();
-  mk_status status = run_all(&o, &open, engine);
+  mk_status status = engine == NULL ? MK_OK : run_all(&o, &open, engine);
   mk_engine_close(engine);
   return status;
 }

@@ -193,7 +193,19 @@ static void check_load(const mk_bench_option *o, struct argp_state *state) {
   }
 }
 
+static void check_process(mk_bench_option *o, struct argp_state *state) {
+  const mk_process_option *p = &o->process;
+  mk_process_option_check(&o->process, o->ranks, o->device, state);
+  mk_process_option_refuse(p, mk_bench_option_is_mla(o), "--mla", "which has one GPU", state);
+  mk_process_option_refuse(p, o->sampling, "--sampling", "so far", state);
+  mk_process_option_refuse(p, o->load.load, "--load", "so far", state);
+  mk_process_option_refuse(p, o->cache != NULL, "--cache", "so far", state);
+  mk_process_option_refuse(p, o->trace.path != NULL || o->breakdown, "--trace and --breakdown", "which record one rank",
+                           state);
+}
+
 static void check_options(mk_bench_option *o, struct argp_state *state) {
+  check_process(o, state);
   check_load(o, state);
   o->format = o->load.json ? MK_BENCH_JSON : o->format;
   if (mk_bench_option_is_mla(o)) {
@@ -255,6 +267,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       state->child_inputs[0] = NULL;
       state->child_inputs[1] = &o->trace;
       state->child_inputs[2] = &o->load;
+      state->child_inputs[3] = &o->process;
       return 0;
     case 'm':
       o->model = text;
@@ -350,8 +363,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 void mk_bench_option_parse(int argc, char **argv, mk_bench_option *o) {
-  const struct argp_child children[] = {
-      mk_traced_options[0], mk_traced_options[1], {&mk_bench_load_argp, 0, "A load (--load):", 3}, {0}};
+  const struct argp_child children[] = {mk_traced_options[0],
+                                        mk_traced_options[1],
+                                        {&mk_bench_load_argp, 0, "A load (--load):", 3},
+                                        {&mk_process_argp, 0, "Ranks that are processes:", 6},
+                                        {0}};
   const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   *o = (mk_bench_option){0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, o);

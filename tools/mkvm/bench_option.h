@@ -7,6 +7,7 @@
 #include "tools/mkvm/bench_load.h"
 #include "tools/mkvm/bench_mla.h"
 #include "tools/mkvm/bench_table.h"
+#include "tools/mkvm/process_option.h"
 #include "tools/mkvm/trace_option.h"
 
 enum { MK_BENCH_VALUES = 32 }; /* of a list, at most */
@@ -31,6 +32,7 @@ typedef struct mk_bench_option {
   mk_bench_mla mla;
   mk_trace_option trace;
   mk_bench_load_option load;
+  mk_process_option process;
 } mk_bench_option;
 
 void mk_bench_option_parse(int argc, char **argv, mk_bench_option *option);

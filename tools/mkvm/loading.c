@@ -119,8 +119,20 @@ mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk
   told.progress = show_progress;
   told.notice = show_notice;
   told.cancel = &mk_interrupted;
+  const bool follows = told.process != NULL && told.process->rank != 0;
+  if (follows) {
+    told.memory = NULL;
+    told.progress = NULL;
+    told.notice = NULL;
+  }
   mk_catch_interrupt(true);
   mk_status status = mk_engine_open(model, &told, out);
-  clear_line();
+  if (follows && status == MK_OK) {
+    status = mk_engine_follow(*out);
+    mk_engine_close(*out);
+    *out = NULL;
+  } else if (!follows) {
+    clear_line();
+  }
   return status;
 }

@@ -7,7 +7,8 @@
 
 /* mk_engine_open, with what is to be told: the memory that the model takes, and progress in GB and GB/s, where standard
  * error is a terminal; what is to be noted of the directory (models/directory.h) and trouble with the packed copy
- * always. Interrupts are caught from here on, and mk_interrupted ends the opening. */
+ * always. Interrupts are caught from here on, and mk_interrupted ends the opening. Of a process that is another rank
+ * than 0 nothing is told; it follows rank 0 to its end, and *out is then NULL: there is nothing left to do. */
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out);
 
 /* A line on standard error, where that is a terminal, that says what is computed with: the form of the weights, and

@@ -82,6 +82,9 @@ static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK
   mk_run_rows(o, 1, prompt->count, &engine_options);
   double start = mk_seconds();
   MK_TRY(mk_open_engine(o->model, &engine_options, &engine));
+  if (engine == NULL) {
+    return MK_OK;
+  }
   r->report.load_seconds = mk_seconds() - start;
   snprintf(device, MK_DEVICE_TEXT, "%s", mk_engine_device(engine));
   mk_trace_option_begin(&o->trace, engine);
@@ -119,6 +122,9 @@ static mk_status run_model(const mk_run_option *o, const mk_config *config, uint
   }
   MK_TRY_GOTO(mk_answer_begin(&r, tokenizer, &prompt), done);
   MK_TRY_GOTO(run_engine(o, &r, device, context, &prompt, text), done);
+  if (mk_process_option_is_silent(&o->process)) {
+    goto done;
+  }
   r.report.model = o->model;
   r.report.device = device;
   r.report.prompt = &prompt;
@@ -195,6 +201,9 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   mk_status status;
   MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, o->variables, &conversation), done);
   MK_TRY_GOTO(mk_open_engine(o->model, &engine_options, &s.engine), done);
+  if (s.engine == NULL) {
+    goto done;
+  }
   mk_trace_option_begin(&o->trace, s.engine);
   MK_TRY_GOTO(mk_conversation_run(&conversation, answer, &s), done);
   status = mk_trace_option_end(&o->trace, s.engine);
@@ -245,10 +254,14 @@ static mk_status run_command(mk_run_option *o) {
   MK_TRY(mk_context_size(o->ctx_size, &config, &context));
   if (!o->compare) {
     MK_TRY(mk_sampling_option_resolve(&o->sampling, o->model, config.vocab));
-    mk_sampling_option_tell(&o->sampling, stderr);
+    if (!mk_process_option_is_silent(&o->process)) {
+      mk_sampling_option_tell(&o->sampling, stderr);
+    }
     o->engine.sampling = &o->sampling.sampling;
   }
-  mk_tell_precision(&config, o->engine.kv);
+  if (!mk_process_option_is_silent(&o->process)) {
+    mk_tell_precision(&config, o->engine.kv);
+  }
   mk_tokenizer *tokenizer;
   MK_TRY(mk_tokenizer_load(o->model, config.vocab, &tokenizer));
   mk_status status;

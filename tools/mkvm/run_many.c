@@ -115,7 +115,7 @@ static mk_status begin(many *m, const mk_config *config, uint32_t context, const
       return mk_error_prefix(status, "prompt %zu", i + 1);
     }
     MK_TRY(mk_answer_begin(a, tokenizer, &m->prompts[i]));
-    if (o->echo && !o->json) {
+    if (o->echo && !o->json && !mk_process_option_is_silent(&o->process)) {
       MK_TRY(mk_answer_show(a, m->texts[i].text, m->texts[i].length));
     }
     m->sequences[i] =
@@ -187,6 +187,9 @@ mk_status mk_run_many(const mk_run_option *o, const mk_config *config, uint32_t 
   mk_run_rows(o, m->count, longest, &options);
   double start = mk_seconds();
   MK_TRY_GOTO(mk_open_engine(o->model, &options, &engine), done);
+  if (engine == NULL) {
+    goto done;
+  }
   double load = mk_seconds() - start;
   mk_trace_option_begin(&o->trace, engine);
   MK_TRY_GOTO(generate(m, engine, load), done);

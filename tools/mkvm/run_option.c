@@ -7,6 +7,7 @@
 #include "scheduler/compile.h"
 #include "tools/mkvm/chat.h"
 #include "tools/mkvm/command.h"
+#include "tools/mkvm/signals.h"
 
 enum {
   KEY_SMS = 256,
@@ -226,7 +227,22 @@ static void check_chat(const mk_run_option *o, struct argp_state *state) {
   }
 }
 
-static void check_options(const mk_run_option *o, struct argp_state *state) {
+/* All ranks need to know the prompt, whose length decides the program: a launcher gives its input to one of them. */
+static void check_process(mk_run_option *o, struct argp_state *state) {
+  const bool from_input = (o->prompt_count == 0 && o->file == NULL && !mk_run_is_interactive(o)) ||
+                          (o->file != NULL && strcmp(o->file, "-") == 0);
+  mk_process_option_check(&o->process, o->engine.ranks, o->engine.device, state);
+  mk_process_option_refuse(&o->process, o->program != NULL, "--program", "which runs on the cpu", state);
+  mk_process_option_refuse(&o->process, o->compare, "--compare", "which has one process", state);
+  mk_process_option_refuse(&o->process, o->engine.cache != NULL, "--cache", "so far", state);
+  mk_process_option_refuse(&o->process, o->trace.path != NULL, "--trace", "which records one rank", state);
+  mk_process_option_refuse(&o->process, from_input, "a prompt on standard input",
+                           "which one rank alone reads; give it by --prompt or --file", state);
+  o->process.group.stop = &mk_interrupted;
+  o->engine.process = mk_process_option_group(&o->process);
+}
+
+static void check_options(mk_run_option *o, struct argp_state *state) {
   if (o->program != NULL &&
       (o->model != NULL || o->prompt_count != 0 || o->file != NULL || mk_is_cuda(o->engine.device))) {
     argp_error(state, "--program goes with neither --model, --prompt and --file nor --device cuda");
@@ -240,6 +256,7 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
   }
   check_device(o, state);
   if (o->program != NULL) {
+    check_process(o, state);
     return;
   }
   if (o->model == NULL) {
@@ -250,6 +267,7 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
   }
   check_chat(o, state);
   check_rows(o, state);
+  check_process(o, state);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -259,6 +277,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       state->child_inputs[0] = NULL;
       state->child_inputs[1] = &o->trace;
       state->child_inputs[2] = &o->sampling;
+      state->child_inputs[3] = &o->process;
       return 0;
     case 'm':
       o->model = text;
@@ -354,8 +373,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 void mk_run_option_parse(int argc, char **argv, mk_run_option *option) {
-  const struct argp_child children[] = {
-      mk_traced_options[0], mk_traced_options[1], {&mk_sampling_argp, 0, "Sampling:", 2}, {0}};
+  const struct argp_child children[] = {mk_traced_options[0],
+                                        mk_traced_options[1],
+                                        {&mk_sampling_argp, 0, "Sampling:", 2},
+                                        {&mk_process_argp, 0, "Ranks that are processes:", 5},
+                                        {0}};
   const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   *option = (mk_run_option){.n_predict = 128};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, option);

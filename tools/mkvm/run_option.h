@@ -4,6 +4,7 @@
 #define MK_RUN_OPTION_H
 
 #include "engine/engine.h"
+#include "tools/mkvm/process_option.h"
 #include "tools/mkvm/sampling_option.h"
 #include "tools/mkvm/trace_option.h"
 
@@ -24,6 +25,7 @@ typedef struct mk_run_option {
   mk_engine_options engine;
   mk_trace_option trace;
   mk_sampling_option sampling;
+  mk_process_option process;
 } mk_run_option;
 
 void mk_run_option_parse(int argc, char **argv, mk_run_option *option);

@@ -157,9 +157,26 @@ static mk_status check_room(const mk_gpu *gpu, uint64_t weights, uint64_t kv, ui
   return MK_OK;
 }
 
+static mk_status clear(const mk_gpu *gpu, mk_cu_address arena, uint64_t bytes) {
+  return mk_gpu_check(gpu, gpu->driver->fill_async(arena, 0, bytes, gpu->stream), "clearing memory");
+}
+
 static mk_status new_arena(const mk_gpu *gpu, mk_cu_address *arena, uint64_t bytes, const char *what) {
   MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(arena, bytes), what));
-  return mk_gpu_check(gpu, gpu->driver->fill_async(*arena, 0, bytes, gpu->stream), "clearing memory");
+  return clear(gpu, *arena, bytes);
+}
+
+/* In a group counters and control come after it. */
+static mk_status new_work(mk_gpu *gpu, uint64_t bytes) {
+  if (gpu->group == NULL) {
+    return new_arena(gpu, &gpu->work, bytes, "allocating the working memory");
+  }
+  const uint64_t counters = mk_gpu_place(&bytes, gpu->counter_bytes);
+  const uint64_t control = mk_gpu_place(&bytes, (uint64_t)MK_GPU_FLIGHTS * MK_GPU_CONTROL_STRIDE);
+  MK_TRY(mk_window_allocate(gpu, bytes, &gpu->work));
+  gpu->counters = gpu->work + counters;
+  gpu->control = gpu->work + control;
+  return clear(gpu, gpu->work, bytes);
 }
 
 static mk_status clear_shares(const mk_gpu *gpu, size_t buffer) {
@@ -194,7 +211,7 @@ mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
     MK_TRY(new_arena(gpu, &gpu->weights, weights, "allocating the weights"));
     MK_TRY(new_arena(gpu, &gpu->kv, kv + 1, "allocating the KV cache"));
   }
-  MK_TRY(new_arena(gpu, &gpu->work, work, "allocating the working memory"));
+  MK_TRY(new_work(gpu, work));
   add_arenas(gpu);
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (mk_gpu_in_fragments(program, &program->buffers[b])) {

@@ -28,6 +28,8 @@ enum {
   MK_CU_ATTRIBUTE_MINOR = 76,
   MK_CU_ATTRIBUTE_COOPERATIVE = 95,
   MK_CU_FUNCTION_DYNAMIC_SHARED = 8,
+  MK_CU_POINTER_MEMORY_TYPE = 2, /* an attribute of an address */
+  MK_CU_DEVICE_MEMORY = 2,       /* a value of it */
   MK_CU_STREAM_NON_BLOCKING = 1,
   MK_CU_HOST_MAPPED = 2,
   MK_CU_EVENT_NO_TIMING = 2,
@@ -66,6 +68,7 @@ typedef struct mk_cu_launch_config {
   FUNCTION(device_count, "cuDeviceGetCount", (int *count))                                                            \
   FUNCTION(device_get, "cuDeviceGet", (mk_cu_device * device, int index))                                             \
   FUNCTION(device_name, "cuDeviceGetName", (char *name, int length, mk_cu_device device))                             \
+  FUNCTION(device_uuid, "cuDeviceGetUuid_v2", (uint8_t * uuid, mk_cu_device device)) /* sixteen bytes */              \
   FUNCTION(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, mk_cu_device device))                \
   FUNCTION(context_retain, "cuDevicePrimaryCtxRetain", (mk_cu_context_ref * context, mk_cu_device device))            \
   FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (mk_cu_device device))                                    \
@@ -82,6 +85,7 @@ typedef struct mk_cu_launch_config {
            (int *blocks, mk_cu_function_ref function, int threads, size_t shared))                                    \
   FUNCTION(cluster_occupancy, "cuOccupancyMaxActiveClusters",                                                         \
            (int *clusters, mk_cu_function_ref function, const mk_cu_launch_config *config))                           \
+  FUNCTION(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, mk_cu_address address))           \
   FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * available, size_t * total))                                      \
   FUNCTION(memory_new, "cuMemAlloc_v2", (mk_cu_address * address, size_t bytes))                                      \
   FUNCTION(memory_free, "cuMemFree_v2", (mk_cu_address address))                                                      \

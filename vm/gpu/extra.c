@@ -1,9 +1,11 @@
 /* See extra.h. Each call loads its small kernel, runs it to the end and unloads it. */
 #include "vm/gpu/extra.h"
 
+#include <string.h>
+
 #include "vm/gpu/bandwidth.h"
+#include "vm/gpu/group_internal.h"
 #include "vm/gpu/image.h"
-#include "vm/gpu/machine_internal.h"
 
 enum { FILL_BLOCKS_PER_SM = 8, BANDWIDTH_RUNS = 3 };
 
@@ -63,7 +65,8 @@ mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill) 
   mk_gpu_fill whole = *fill;
   const uint64_t unit_bytes = vector ? sizeof(uint16_t) : 16;
   whole.grid_cols = mk_buffer_grid_cols(b);
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  MK_TRY(mk_gpu_still_here(gpu));
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], fill_rank(gpu->of_rank[r], buffer, &whole, unit_bytes,
                                                      vector ? b->cols * unit_bytes : b->bytes)));
   }
@@ -110,14 +113,28 @@ static mk_status read_bandwidth(const mk_gpu *gpu, uint64_t bytes, double *bytes
   return measure(gpu, bytes, bytes_per_second);
 }
 
-mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
-  *bytes_per_second = 0;
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+static mk_status read_here(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     double rate = 0;
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], read_bandwidth(gpu->of_rank[r], bytes, &rate)));
     *bytes_per_second += rate;
   }
   return MK_OK;
+}
+
+/* That of another process's GPU. */
+static mk_status add_rate(void *user, uint32_t rank, const void *data, uint64_t bytes) {
+  double rate = 0;
+  (void)rank;
+  memcpy(&rate, data, bytes < sizeof rate ? bytes : sizeof rate);
+  *(double *)user += rate;
+  return MK_OK;
+}
+
+mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+  *bytes_per_second = 0;
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_BANDWIDTH, .a = bytes}, NULL));
+  return mk_gpu_ordered(gpu, read_here(gpu, bytes, bytes_per_second), add_rate, bytes_per_second);
 }
 
 static mk_status start_reading(mk_gpu *gpu, uint64_t bytes) {

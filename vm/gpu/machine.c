@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "instructions/mla.h"
+#include "vm/gpu/group_internal.h"
 #include "vm/gpu/image.h"
-#include "vm/gpu/machine_internal.h"
 
 enum { DEFAULT_DEADLINE_MS = 1500 };
 
@@ -22,8 +22,8 @@ mk_status mk_gpu_enter(const mk_gpu *gpu) {
 }
 
 bool mk_gpu_lost(const mk_gpu *gpu) {
-  bool lost = false;
-  for (uint32_t r = 0; r < gpu->ranks && !lost; r++) {
+  bool lost = gpu->group != NULL && gpu->group->broken != MK_OK;
+  for (uint32_t r = 0; r < gpu->here && !lost; r++) {
     const mk_gpu *own = gpu->of_rank[r];
     const mk_driver *cu = own->driver;
     lost = own->lost || cu->context_set(own->context) != 0 || cu->stream_wait(own->stream) != 0;
@@ -227,9 +227,10 @@ static mk_status upload_tables(mk_gpu *gpu, const mk_gpu_tables *plan) {
     status = mk_gpu_copy_in(gpu, gpu->tables, image, plan->bytes, "copying the program to the GPU");
   }
   mk_free(image);
-  gpu->counters = gpu->tables + plan->counters;
-  gpu->counter_bytes = gpu->program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t);
-  gpu->control = gpu->tables + plan->control;
+  if (gpu->group == NULL) {
+    gpu->counters = gpu->tables + plan->counters;
+    gpu->control = gpu->tables + plan->control;
+  }
   gpu->params = (mk_gpu_params){
       .instructions = device_pointer(gpu->tables + plan->instructions),
       .queues = device_pointer(gpu->tables + plan->queues),
@@ -263,6 +264,7 @@ static mk_status open_machine(mk_gpu *gpu) {
   return gpu->mla ? mk_gpu_open_mla(gpu) : MK_OK;
 }
 
+/* lender: of the same rank, or NULL. */
 static mk_status new_rank(const mk_program *program, const mk_gpu_options *options, uint32_t rank, const mk_gpu *lender,
                           mk_gpu **out) {
   mk_gpu *gpu;
@@ -271,22 +273,27 @@ static mk_status new_rank(const mk_program *program, const mk_gpu_options *optio
   gpu->program = program;
   gpu->rank = rank;
   gpu->ranks = program->machine.ranks;
+  gpu->here = options->group == NULL ? gpu->ranks : 1;
+  gpu->counter_bytes = program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t);
   gpu->queues = (uint32_t)program->queue_count / gpu->ranks;
   gpu->rows = mk_program_rows(program);
   gpu->planned = !mk_program_listed(program);
-  gpu->lender = lender == NULL ? NULL : lender->of_rank[rank];
+  gpu->lender = lender;
   gpu->lent = lender != NULL;
   gpu->options = *options;
   gpu->options.device = mk_gpu_device_of(options, rank);
   for (uint32_t r = 0; r < gpu->ranks; r++) {
-    gpu->neighbours += mk_gpu_device_of(options, r) == gpu->options.device;
+    gpu->neighbours += r == rank || (options->group == NULL && mk_gpu_device_of(options, r) == gpu->options.device);
   }
   gpu->options.devices = NULL;
-  gpu->options.memory = rank == 0 ? options->memory : NULL;
-  if (gpu->options.deadline_ms == 0) {
-    gpu->options.deadline_ms = DEFAULT_DEADLINE_MS;
+  gpu->options.memory = rank == 0 || options->group != NULL ? options->memory : NULL;
+  if (gpu->options.deadline_ms == 0) { /* a process may stand still for a moment before it launches */
+    gpu->options.deadline_ms = options->group == NULL ? DEFAULT_DEADLINE_MS : (uint32_t)options->group->deadline_ms;
   }
-  return MK_OK;
+  if (options->group != NULL && rank == 0) {
+    MK_TRY(mk_alloc(gpu->ranks, sizeof *gpu->told, &gpu->told));
+  }
+  return options->group == NULL ? MK_OK : mk_group_add(options->group, gpu);
 }
 
 /* With more ranks than KV heads a head's blocks lie on several ranks, by splits, which programs of one row and of
@@ -320,20 +327,25 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
   *out = NULL;
   status = status != MK_OK ? status : check_lender(program, lender);
   status = status != MK_OK ? status : mk_gpu_check_peers(program, options);
-  for (uint32_t r = 0; r < program->machine.ranks && status == MK_OK; r++) {
+  mk_group *group = options->group;
+  const uint32_t here = group == NULL ? program->machine.ranks : 1, from = group == NULL ? 0 : group->rank;
+  for (uint32_t i = 0; i < here && status == MK_OK; i++) {
     mk_gpu *gpu = NULL;
-    status = new_rank(program, options, r, lender, &gpu);
-    if (status == MK_OK) {
-      first = r == 0 ? gpu : first;
-      first->of_rank[r] = gpu;
-      status = mk_gpu_of_rank(gpu, open_machine(gpu));
-      gpu->lender = NULL;
+    status = new_rank(program, options, from + i, lender == NULL ? NULL : lender->of_rank[i], &gpu);
+    if (gpu != NULL) {
+      first = i == 0 ? gpu : first;
+      first->of_rank[i] = gpu;
+      status = status != MK_OK ? status : mk_gpu_of_rank(gpu, open_machine(gpu));
     }
   }
   status = status != MK_OK ? status : mk_gpu_connect(first);
   if (status != MK_OK) {
+    mk_group_end(group, status); /* the others wait for this one */
     mk_gpu_free(first);
     return status;
+  }
+  for (uint32_t i = 0; i < here; i++) {
+    first->of_rank[i]->lender = NULL;
   }
   *out = first;
   return MK_OK;
@@ -357,9 +369,10 @@ static void release_device(mk_gpu *gpu) {
       }
     }
   }
+  mk_window_free(gpu);
   const mk_cu_address memory[] = {gpu->lent ? 0 : gpu->weights,
                                   gpu->lent ? 0 : gpu->kv,
-                                  gpu->work,
+                                  gpu->group != NULL ? 0 : gpu->work,
                                   gpu->tables,
                                   gpu->ahead,
                                   gpu->trace,
@@ -386,9 +399,11 @@ static void release_device(mk_gpu *gpu) {
 }
 
 static void free_rank(mk_gpu *gpu, bool lost) {
+  mk_group_remove(gpu);
   if (gpu->retained && !lost) {
     release_device(gpu);
   }
+  mk_free(gpu->told);
   mk_free(gpu->places);
   mk_free(gpu->shares);
   mk_free(gpu->share_of);
@@ -398,12 +413,12 @@ static void free_rank(mk_gpu *gpu, bool lost) {
 
 void mk_gpu_free(mk_gpu *gpu) {
   bool lost = false; /* a kernel that does not end may write to the memory of all ranks */
-  for (uint32_t r = 0; gpu != NULL && r < gpu->ranks; r++) {
+  for (uint32_t r = 0; gpu != NULL && r < gpu->here; r++) {
     lost = lost || (gpu->of_rank[r] != NULL && gpu->of_rank[r]->lost);
   }
-  for (uint32_t r = gpu == NULL ? 0 : gpu->ranks; r-- > 0;) {
+  for (uint32_t r = gpu == NULL ? 0 : gpu->here; r-- > 0;) {
     if (gpu->of_rank[r] != NULL) {
-      free_rank(gpu->of_rank[r], lost); /* rank 0, which names the others, last */
+      free_rank(gpu->of_rank[r], lost); /* the first one, which names the others, last */
     }
   }
 }
@@ -424,7 +439,7 @@ typedef struct host_copy { /* of bytes of a buffer, from byte `offset` on */
   const mk_gpu *gpu;
   const void *from;
   void *to;
-  uint64_t offset;
+  uint64_t offset, bytes;
   const char *name;
 } host_copy;
 
@@ -436,6 +451,16 @@ static mk_status copy_run_in(void *user, mk_cu_address at, uint64_t from, uint64
 static mk_status copy_run_out(void *user, mk_cu_address at, uint64_t from, uint64_t bytes) {
   const host_copy *c = user;
   return mk_gpu_copy_out(c->gpu, (uint8_t *)c->to + (from - c->offset), at, bytes, c->name);
+}
+
+static mk_status write_here(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
+    host_copy copy = {
+        .gpu = gpu->of_rank[r], .from = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
+    MK_TRY(mk_gpu_enter(copy.gpu));
+    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_in, &copy)));
+  }
+  return MK_OK;
 }
 
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
@@ -451,14 +476,27 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   if (known != NULL && memcmp(known, data, bytes) == 0) {
     return MK_OK; /* both copies of it begin as zeros */
   }
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
-    host_copy copy = {
-        .gpu = gpu->of_rank[r], .from = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
-    MK_TRY(mk_gpu_enter(copy.gpu));
-    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_in, &copy)));
-  }
+  const mk_group_head order = {.kind = MK_ORDER_WRITE, .a = buffer, .b = offset, .bytes = bytes};
+  MK_TRY(mk_gpu_order(gpu, order, data));
+  MK_TRY(mk_gpu_ordered(gpu, write_here(gpu, buffer, offset, data, bytes), NULL, NULL));
   if (known != NULL) {
     memcpy(known, data, bytes);
+  }
+  return MK_OK;
+}
+
+/* What another process has of the bytes that are read. */
+static mk_status take_runs(void *user, uint32_t rank, const void *data, uint64_t bytes) {
+  const host_copy *c = user;
+  (void)rank;
+  return mk_group_each_run(data, bytes, c->to, c->offset, c->bytes);
+}
+
+static mk_status read_here(const mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
+  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->here : 1; r-- > 0;) { /* what several have is the first one's */
+    host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
+    MK_TRY(mk_gpu_enter(copy.gpu));
+    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_out, &copy)));
   }
   return MK_OK;
 }
@@ -474,13 +512,16 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
                ? mk_gpu_read_lines(gpu, buffer, data)
                : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one after the other", b->name);
   }
-  for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->ranks : 1;
-       r-- > 0;) { /* what several have is the first one's */
-    host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = b->name};
-    MK_TRY(mk_gpu_enter(copy.gpu));
-    MK_TRY(mk_gpu_of_rank(copy.gpu, mk_gpu_each_run(copy.gpu, buffer, offset, bytes, copy_run_out, &copy)));
+  if (gpu->group == NULL || !mk_gpu_is_dealt(gpu, buffer)) {
+    return read_here(gpu, buffer, offset, data, bytes);
   }
-  return MK_OK;
+  if (!gpu->group->leads) {
+    return mk_error(MK_ERR_USAGE, "parts of %s are with other processes; rank 0 alone reads it, once all follow it",
+                    b->name);
+  }
+  host_copy others = {.to = data, .offset = offset, .bytes = bytes};
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_READ, .a = buffer, .b = offset, .c = bytes}, NULL));
+  return mk_gpu_ordered(gpu, read_here(gpu, buffer, offset, data, bytes), take_runs, &others);
 }
 
 static mk_status clear_rank(mk_gpu *gpu) {
@@ -506,28 +547,33 @@ static mk_status clear_rank(mk_gpu *gpu) {
   return MK_OK;
 }
 
-mk_status mk_gpu_clear(mk_gpu *gpu) {
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+static mk_status clear_here(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], clear_rank(gpu->of_rank[r])));
   }
   return MK_OK;
 }
 
+mk_status mk_gpu_clear(mk_gpu *gpu) {
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_CLEAR}, NULL));
+  return mk_gpu_ordered(gpu, clear_here(gpu), NULL, NULL);
+}
+
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid) {
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     gpu->of_rank[r]->params.skip_signal_uid = uid;
   }
 }
 
 void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds) {
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     gpu->of_rank[r]->params.delay_uid = uid;
     gpu->of_rank[r]->params.delay_ns = nanoseconds;
   }
 }
 
 void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) {
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     gpu->of_rank[r]->params.left_out = parts;
   }
 }

@@ -1,5 +1,5 @@
 /* The GPU machine: runs a program as one persistent kernel on one GPU, or, of a program of several ranks, on a GPU for
- * each rank (docs/RANKS.md); a launch may make many steps.
+ * each rank (docs/RANKS.md); a launch may make many steps. Ranks are in one process, or each in its own (group.h).
  *
  * Ownership: a mk_gpu owns all device and pinned memory that it uses; the program stays the caller's and must outlive
  * the mk_gpu. One thread at a time. Only verified programs may be run: operands outside their buffers are not noticed
@@ -13,6 +13,7 @@
 #define MK_GPU_MACHINE_H
 
 #include "instructions/sampling_host.h"
+#include "vm/gpu/group.h"
 #include "vm/gpu/peers.h"
 #include "vm/gpu/rank.h"
 #include "vm/program/plan.h"
@@ -31,8 +32,11 @@ typedef struct mk_memory_plan {
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan);
 
 typedef struct mk_gpu_options {
-  uint32_t device;          /* index of the GPU; of several ranks that of the first, the others have the next ones */
-  const uint32_t *devices;  /* NULL, or one for each rank instead; copied. Tests name a GPU several times */
+  uint32_t device;         /* index of the GPU; of several ranks that of the first, the others have the next ones */
+  const uint32_t *devices; /* NULL, or one for each rank instead; copied. Tests name a GPU several times */
+  /* NULL: all ranks are in this process. Else one of them is, and the others open the same machine at the same time;
+   * the group must live longer, and `deadline_ms` of 0 is the group's deadline. */
+  mk_group *group;
   uint32_t deadline_ms;     /* how long any wait in the kernel may take; 0: 1500 */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   bool unchecked_plans;     /* tests: runs plans that mk_plan_check refuses, of at most as many steps as a launch has */

@@ -1,13 +1,14 @@
 /* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
  * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), dealt.c (a rank's part of it), peers.c
- * (several ranks), upload.c (weights), run.c (a launch), mla.c (launches that follow a work list), trace.c (the
- * recorder) and extra.c (fill, bandwidth). */
+ * (several ranks), windows.c (memory of several processes; group_internal.h has the rest of these), upload.c (weights),
+ * run.c (a launch), mla.c (launches that follow a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 
 #include "vm/gpu/driver.h"
 #include "vm/gpu/launch.h"
 #include "vm/gpu/machine.h"
+#include "vm/gpu/nccl.h"
 
 /* Device memory that one launch writes and the host reads after it. It is clean before a launch: only a fault leaves
  * something in it that a later launch would look at, and then the machine is cleared. */
@@ -58,12 +59,27 @@ typedef struct mk_gpu_share {
   mk_cu_address at;
 } mk_gpu_share;
 
-/* A machine for a program of several ranks is one mk_gpu for each of them. Callers know that of rank 0 alone, which
- * owns the others; functions of one file for another are for one rank unless they say otherwise. */
+/* Of a rank that is a process: the memory that other ranks write (windows.c). */
+typedef struct mk_gpu_window {
+  void *memory; /* NULL: there is none */
+  uint64_t bytes;
+  mk_nccl_comm_ref comm; /* of a machine beside another one that one's */
+  mk_nccl_window_ref window;
+  mk_cu_address bases[MK_GPU_MOST_RANKS]; /* here: of each rank's */
+} mk_gpu_window;
+
+/* A machine for a program of several ranks is one mk_gpu for each of them that is in this process: all of them, or one.
+ * Callers know the first of these alone, which owns the others; functions of one file for another are for one rank
+ * unless they say otherwise. */
 struct mk_gpu {
   const mk_program *program;
   uint32_t rank, ranks;
-  mk_gpu *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
+  uint32_t here;                      /* of the first one: how many ranks are in this process */
+  mk_gpu *of_rank[MK_GPU_MOST_RANKS]; /* of the first one: those, itself first */
+  mk_group *group;                    /* NULL: there are no others */
+  uint32_t number;                    /* in the group */
+  mk_gpu_window window;               /* in a group */
+  mk_gpu_control *told;               /* of rank 0 in a group: how a launch ended, by rank */
   uint32_t queues;                    /* of this rank: the blocks of a launch */
   uint32_t neighbours;                /* ranks on the same GPU, this one too; in tests alone more than one */
   mk_gpu_share *shares;               /* several ranks: of all dealt buffers, in the order of buffers */
@@ -201,7 +217,8 @@ mk_status mk_gpu_need_recording(mk_gpu *gpu);
 /* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the
  * SM's clock. `records`: at least two places a note. Returns how many there are. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);
-/* arena.c. Makes the arenas, and finds the places of all buffers; `tables`: how many more bytes are needed. */
+/* arena.c. Makes the arenas, and finds the places of all buffers; `tables`: how many more bytes are needed. In a group
+ * counters and control get their places, too: they are part of the memory that all ranks see. */
 mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables);
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
@@ -230,6 +247,18 @@ mk_status mk_gpu_check_peers(const mk_program *program, const mk_gpu_options *op
 uint32_t mk_gpu_device_of(const mk_gpu_options *options, uint32_t rank);
 /* Makes the open machines of all ranks known to each other. */
 mk_status mk_gpu_connect(mk_gpu *gpu);
+/* windows.c, in a group. Makes the memory that other ranks write; makes it known to all ranks, which come here
+ * together; frees it. */
+mk_status mk_window_allocate(mk_gpu *gpu, uint64_t bytes, mk_cu_address *out);
+mk_status mk_window_connect(mk_gpu *gpu);
+void mk_window_free(mk_gpu *gpu);
+/* run.c: the parts of a launch, on the ranks of this process; `prepare` may fail without harm. */
+mk_status mk_gpu_prepare(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks);
+mk_status mk_gpu_begin(mk_gpu *gpu);
+mk_status mk_gpu_look(mk_gpu *gpu); /* after mk_gpu_begin: whether something failed */
+mk_status mk_gpu_end(mk_gpu *gpu);
+/* Ends the launch under way, after its group broke, and waits for that. */
+void mk_gpu_abandon(mk_gpu *gpu);
 /* Puts "rank N, cuda:D" in front of the message of a failure, where there are several. */
 mk_status mk_gpu_of_rank(const mk_gpu *gpu, mk_status status);
 /* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines,

@@ -1,11 +1,12 @@
 /* Several ranks: which GPUs they have, and how they come to each other's memory. See machine_internal.h.
  *
- * All ranks are in one process, so a GPU reaches another's memory as soon as the driver is told that it may
- * (cuCtxEnablePeerAccess): then every allocation there has an address here. Arenas have the same offsets on all ranks,
- * so an address in another rank's copies is the own one plus a constant. */
+ * Where all ranks are in one process, a GPU reaches another's memory as soon as the driver is told that it may
+ * (cuCtxEnablePeerAccess): then every allocation there has an address here. Where each is a process, it has one by a
+ * window (windows.c). Arenas have the same offsets on all ranks, so an address in another rank's copies is the own one
+ * plus a constant. */
 #include <string.h>
 
-#include "vm/gpu/machine_internal.h"
+#include "vm/gpu/group_internal.h"
 
 uint32_t mk_gpu_device_of(const mk_gpu_options *options, uint32_t rank) {
   return options->devices == NULL ? options->device + rank : options->devices[rank];
@@ -38,6 +39,12 @@ mk_status mk_gpu_check_peers(const mk_program *program, const mk_gpu_options *op
   if (ranks == 1) {
     return MK_OK;
   }
+  if (options->group != NULL) { /* NCCL tells what this GPU reaches */
+    return mk_group_ranks(options->group) == ranks
+               ? MK_OK
+               : mk_error(MK_ERR_USAGE, "the program has %u ranks, and there are %u processes", ranks,
+                          mk_group_ranks(options->group));
+  }
   MK_TRY(mk_driver_open(&cu));
   for (uint32_t r = 0; r < ranks; r++) {
     if (mk_gpu_device_of(options, r) >= (uint32_t)cu->devices) {
@@ -65,21 +72,41 @@ static mk_status enable(const mk_gpu *gpu, const mk_gpu *other) {
   return result == MK_CU_PEER_ENABLED ? MK_OK : mk_gpu_check(gpu, result, "enabling peer access");
 }
 
+/* What a rank writes on another one: where that lies, as the first one's GPU sees it. */
+typedef struct shown {
+  mk_cu_address work, counters, control;
+} shown;
+
+static mk_status find_shown(const mk_gpu *gpu, const mk_gpu *own, uint32_t rank, shown *out) {
+  if (own->group == NULL || rank == own->rank) {
+    const mk_gpu *other = own->group == NULL ? gpu->of_rank[rank] : own;
+    *out = (shown){.work = other->work, .counters = other->counters, .control = other->control};
+    return enable(own, other);
+  }
+  const mk_cu_address away = own->window.bases[rank] - own->work; /* all of it is one piece, alike on all ranks */
+  *out = (shown){.work = own->work + away, .counters = own->counters + away, .control = own->control + away};
+  return MK_OK;
+}
+
+static mk_status connect_rank(const mk_gpu *gpu, mk_gpu *own) {
+  const mk_gpu_tables at = mk_gpu_plan_tables(own);
+  mk_gpu_peers peers = {
+      .rank = own->rank, .ranks = own->ranks, .waiters = own->tables + at.waiters, .maps = own->tables + at.maps};
+  MK_TRY(own->group == NULL ? MK_OK : mk_window_connect(own));
+  for (uint32_t o = 0; o < own->ranks; o++) {
+    shown other;
+    MK_TRY(find_shown(gpu, own, o, &other));
+    peers.away[o] = other.work - own->work;
+    peers.counters[o] = other.counters - own->counters;
+    peers.aborts[o] = other.control + offsetof(mk_gpu_control, abort);
+  }
+  MK_TRY(mk_gpu_enter(own));
+  return mk_gpu_copy_in(own, own->tables + at.peers, &peers, sizeof peers, "telling the GPU of the others");
+}
+
 mk_status mk_gpu_connect(mk_gpu *gpu) {
-  for (uint32_t r = 0; r < gpu->ranks && gpu->ranks > 1; r++) {
-    mk_gpu *own = gpu->of_rank[r];
-    const mk_gpu_tables at = mk_gpu_plan_tables(own);
-    mk_gpu_peers peers = {
-        .rank = r, .ranks = gpu->ranks, .waiters = own->tables + at.waiters, .maps = own->tables + at.maps};
-    for (uint32_t o = 0; o < gpu->ranks; o++) {
-      const mk_gpu *other = gpu->of_rank[o];
-      MK_TRY(mk_gpu_of_rank(own, enable(own, other)));
-      peers.away[o] = other->work - own->work;
-      peers.counters[o] = other->counters - own->counters;
-      peers.aborts[o] = other->control + offsetof(mk_gpu_control, abort);
-    }
-    MK_TRY(mk_gpu_enter(own));
-    MK_TRY(mk_gpu_copy_in(own, own->tables + at.peers, &peers, sizeof peers, "telling the GPU of the others"));
+  for (uint32_t r = 0; r < gpu->here && gpu->ranks > 1; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], connect_rank(gpu, gpu->of_rank[r])));
   }
   return MK_OK;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "vm/gpu/machine_internal.h"
+#include "vm/gpu/group_internal.h"
 #include "vm/program/attend_list.h"
 
 enum {
@@ -79,6 +79,7 @@ static mk_status close_launch(mk_gpu *gpu, mk_gpu_flight *f) {
   return mk_gpu_check(gpu, cu->event_record(f->done, gpu->taking), "launching the kernel");
 }
 
+/* Of the launch alone. */
 static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last_ms, bool *ended) {
   mk_cu_result result = gpu->driver->event_query(f->done);
   *ended = result == 0;
@@ -92,6 +93,12 @@ static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last
                     (unsigned long long)silent);
   }
   return MK_OK;
+}
+
+/* And whether the processes of other ranks still live. */
+static mk_status look_around(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last_ms, bool *ended) {
+  MK_TRY(look_for_end(gpu, f, last_ms, ended));
+  return *ended || gpu->group == NULL ? MK_OK : mk_group_watch(gpu->group, true);
 }
 
 /* The words of step `step` of the launch, if all of them are there. */
@@ -125,7 +132,7 @@ static mk_status follow(mk_gpu *gpu, const mk_gpu_flight *f, const listener *to)
     } else if (polls % POLLS_PER_QUERY != 0) {
       sched_yield();
     } else {
-      MK_TRY(look_for_end(gpu, f, last, &ended));
+      MK_TRY(look_around(gpu, f, last, &ended));
     }
   }
   return MK_OK;
@@ -176,8 +183,16 @@ static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, 
   }
 }
 
+/* The GPU of a rank, in this process or another one. */
+static uint32_t device_of(const mk_gpu *gpu, uint32_t rank) {
+  const bool away = gpu->group != NULL && rank != gpu->rank;
+  return away                 ? gpu->group->peers[rank].who.device
+         : gpu->group != NULL ? gpu->options.device
+                              : gpu->of_rank[rank]->options.device;
+}
+
 /* Reports the first fault, of a rank; afterwards the machine is as new, but for weights and inputs. */
-static mk_status report_fault(mk_gpu *gpu, const mk_gpu *of, const mk_gpu_fault *fault) {
+static mk_status report_fault(mk_gpu *gpu, uint32_t of, const mk_gpu_fault *fault) {
   bool token = fault->activity == MK_GPU_FAULT_TOKEN, block = fault->activity == MK_GPU_FAULT_BLOCK;
   char what[256], edge[192];
   if (token) {
@@ -190,7 +205,7 @@ static mk_status report_fault(mk_gpu *gpu, const mk_gpu *of, const mk_gpu_fault 
   }
   char rank[40] = "";
   if (gpu->ranks > 1) {
-    snprintf(rank, sizeof rank, "rank %u (cuda:%u), ", of->rank, of->options.device);
+    snprintf(rank, sizeof rank, "rank %u (cuda:%u), ", of, device_of(gpu, of));
   }
   MK_TRY(mk_gpu_clear(gpu));
   return mk_error(MK_ERR_DEVICE,
@@ -276,23 +291,59 @@ static mk_status close_rank(mk_gpu *gpu) {
   return MK_OK;
 }
 
-/* The kernels of all ranks start one right after the other, as they wait for each other. */
-static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
+mk_status mk_gpu_prepare(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
   const uint32_t most = gpu->ranks > 1 ? 1 : MK_GPU_FLIGHTS;
   if (gpu->in_flight == most) {
     return mk_error(MK_ERR_USAGE, "%u launches are queued; wait for the end of one", most);
   }
   MK_TRY(check_generation(gpu, 0));
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], queue_rank(gpu->of_rank[r], plan, steps, ranks)));
   }
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  return MK_OK;
+}
+
+static mk_status begin_here(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], start_rank(gpu->of_rank[r])));
   }
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], close_rank(gpu->of_rank[r])));
   }
   return MK_OK;
+}
+
+/* In a group: beside a kernel that runs, whose controllers all watch this word. */
+static void raise_abort(const mk_gpu *gpu) {
+  static const uint32_t one = 1;
+  const mk_driver *cu = gpu->driver;
+  (void)cu->upload_async(gpu->control + offsetof(mk_gpu_control, abort), &one, sizeof one, gpu->sending);
+  (void)cu->stream_wait(gpu->sending);
+}
+
+mk_status mk_gpu_begin(mk_gpu *gpu) {
+  const mk_status status = begin_here(gpu);
+  if (status != MK_OK && gpu->group != NULL) { /* the kernel may run, and others will not follow it */
+    raise_abort(gpu);
+    (void)gpu->driver->stream_wait(gpu->stream);
+  }
+  return status;
+}
+
+mk_status mk_gpu_look(mk_gpu *gpu) {
+  bool ended;
+  return gpu->in_flight == 0 ? MK_OK : look_for_end(gpu, flight_of(gpu, gpu->queued - 1), now_ms(), &ended);
+}
+
+/* The kernels of all ranks start one right after the other, as they wait for each other: so all ranks are ready before
+ * the first one starts. One that then does not start ends the launch, and with it its group. */
+static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
+  const uint64_t bytes = plan == NULL ? 0 : (uint64_t)steps * gpu->rows * sizeof *plan;
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_PREPARE, .a = steps, .bytes = bytes}, plan));
+  MK_TRY(mk_gpu_ordered(gpu, mk_gpu_prepare(gpu, plan, steps, ranks), NULL, NULL));
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_START}, NULL));
+  const mk_status status = mk_gpu_ordered(gpu, mk_gpu_begin(gpu), NULL, NULL);
+  return status == MK_OK || gpu->group == NULL ? status : mk_group_break(gpu->group, status, "%s", mk_error_message());
 }
 
 /* Waits for the end of a rank's launch. */
@@ -301,7 +352,7 @@ static mk_status wait_rank(mk_gpu *gpu) {
   const uint64_t since = now_ms();
   MK_TRY(mk_gpu_enter(gpu));
   for (bool ended = false; !ended;) {
-    MK_TRY(look_for_end(gpu, f, since, &ended));
+    MK_TRY(look_around(gpu, f, since, &ended));
   }
   gpu->ended = gpu->pinned->control[f - gpu->flights];
   gpu->last_position = f->first_position;
@@ -313,18 +364,36 @@ static mk_status wait_rank(mk_gpu *gpu) {
              : MK_OK;
 }
 
+/* A rank's launch. */
+static const mk_gpu_control *how_it_ended(const mk_gpu *gpu, uint32_t rank) {
+  return gpu->group == NULL ? &gpu->of_rank[rank]->ended : rank == gpu->rank ? &gpu->ended : &gpu->told[rank];
+}
+
 /* What goes wrong on one rank ends the launch on all of them. The rank on which a wait was too long is told; others
  * have only been told to leave. */
 static mk_status look_for_faults(mk_gpu *gpu) {
   bool failed = false;
   for (uint32_t r = 0; r < gpu->ranks; r++) {
-    const mk_gpu_control *ended = &gpu->of_rank[r]->ended;
+    const mk_gpu_control *ended = how_it_ended(gpu, r);
     failed = failed || ended->abort != 0;
     if (ended->fault.claimed != 0) {
-      return report_fault(gpu, gpu->of_rank[r], &ended->fault);
+      return report_fault(gpu, r, &ended->fault);
     }
   }
-  return failed ? report_fault(gpu, gpu, &gpu->ended.fault) : MK_OK;
+  return failed ? report_fault(gpu, gpu->rank, &gpu->ended.fault) : MK_OK;
+}
+
+/* Whatever fails, nothing that is queued is followed any more. A launch of a group that broke is ended: there is nobody
+ * left to wait for. */
+static mk_status ended(mk_gpu *gpu, mk_status status) {
+  if (status != MK_OK && gpu->group != NULL && gpu->group->broken != MK_OK) {
+    mk_gpu_abandon(gpu);
+    return mk_error(gpu->group->broken, "%s", gpu->group->why);
+  }
+  for (uint32_t r = 0; r < gpu->here && status != MK_OK; r++) {
+    gpu->of_rank[r]->in_flight = 0;
+  }
+  return status;
 }
 
 static void count_steps(mk_gpu *gpu) {
@@ -337,28 +406,58 @@ static void count_steps(mk_gpu *gpu) {
   }
 }
 
-/* Waits for the end of the launch that was queued first, on all ranks. */
-static mk_status finish(mk_gpu *gpu) {
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+static mk_status wait_here(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], wait_rank(gpu->of_rank[r])));
   }
+  return MK_OK;
+}
+
+static mk_status take_end(void *user, uint32_t rank, const void *data, uint64_t bytes) {
+  const mk_gpu *gpu = user;
+  memcpy(&gpu->told[rank], data, bytes < sizeof gpu->told[rank] ? bytes : sizeof gpu->told[rank]);
+  return MK_OK;
+}
+
+/* Waits for the end of the launch that was queued first, on all ranks. */
+static mk_status finish(mk_gpu *gpu) {
+  MK_TRY(mk_gpu_order(gpu, (mk_group_head){.kind = MK_ORDER_FINISH}, NULL));
+  MK_TRY(mk_gpu_ordered(gpu, wait_here(gpu), take_end, gpu));
   MK_TRY(look_for_faults(gpu));
-  for (uint32_t r = 0; r < gpu->ranks; r++) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
     count_steps(gpu->of_rank[r]);
-    if (gpu->of_rank[r]->steps != gpu->steps) {
+  }
+  for (uint32_t r = 0; r < gpu->ranks; r++) {
+    if (how_it_ended(gpu, r)->epochs_done != gpu->steps) {
       return mk_error(MK_ERR_DEVICE, "rank %u made %u steps of a launch, and rank 0 %u; clear the machine", r,
-                      gpu->of_rank[r]->steps, gpu->steps);
+                      how_it_ended(gpu, r)->epochs_done, gpu->steps);
     }
   }
   return MK_OK;
 }
 
-/* Whatever fails, nothing that is queued is followed any more. */
-static mk_status ended(mk_gpu *gpu, mk_status status) {
-  for (uint32_t r = 0; r < gpu->ranks && status != MK_OK; r++) {
-    gpu->of_rank[r]->in_flight = 0;
+/* Of another rank than 0, in its process: rank 0 hears how it went, and has the machine cleared after a fault. */
+mk_status mk_gpu_end(mk_gpu *gpu) {
+  MK_TRY(ended(gpu, gpu->in_flight == 0 ? mk_error(MK_ERR_USAGE, "nothing was launched") : wait_here(gpu)));
+  if (gpu->ended.abort != 0 || gpu->ended.fault.claimed != 0) {
+    gpu->in_flight = 0;
+  } else {
+    count_steps(gpu);
   }
-  return status;
+  return MK_OK;
+}
+
+void mk_gpu_abandon(mk_gpu *gpu) {
+  const uint64_t since = now_ms();
+  bool over = gpu->in_flight == 0;
+  if (over || mk_gpu_enter(gpu) != MK_OK) {
+    return;
+  }
+  raise_abort(gpu);
+  while (!over && look_for_end(gpu, flight_of(gpu, gpu->queued - 1), since, &over) == MK_OK) {
+    sched_yield();
+  }
+  gpu->in_flight = 0;
 }
 
 mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
@@ -422,7 +521,7 @@ static mk_status end_launches(mk_gpu *gpu) {
                       "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "the kernel failed"));
   gpu->ended = *control;
-  return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, gpu, &control->fault) : MK_OK;
+  return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, gpu->rank, &control->fault) : MK_OK;
 }
 
 static mk_status microseconds_between(const mk_gpu *gpu, mk_cu_event_ref start, mk_cu_event_ref end, double *out) {

@@ -3,8 +3,8 @@
  * fills next. */
 #include "vm/gpu/upload.h"
 
+#include "vm/gpu/group_internal.h"
 #include "vm/gpu/image.h"
-#include "vm/gpu/machine_internal.h"
 
 enum { SLOTS = 2, USUAL_ROOM = 32 << 20, BLOCKS_PER_SM = 8 };
 
@@ -15,10 +15,11 @@ typedef struct slot {
   bool used;
 } slot;
 
-/* Of several ranks, each has an upload, and the first one's reads the pinned memory that is filled. */
+/* Of several ranks in this process, each has an upload, and the first one's has the pinned memory that is filled. */
 struct mk_gpu_upload {
   mk_gpu *gpu;                               /* of one rank */
-  mk_gpu_upload *of_rank[MK_GPU_MOST_RANKS]; /* of rank 0: all of them, itself first */
+  mk_gpu_upload *of_rank[MK_GPU_MOST_RANKS]; /* of the first one: all of them, itself first */
+  bool first;
   size_t room;
   mk_cu_module_ref module;
   mk_cu_function_ref kernel;
@@ -28,7 +29,7 @@ struct mk_gpu_upload {
 
 static mk_status open_slot(mk_gpu_upload *upload, slot *s) {
   const mk_gpu *gpu = upload->gpu;
-  if (gpu->rank == 0) {
+  if (upload->first) {
     MK_TRY(mk_gpu_check(gpu, gpu->driver->host_new(&s->pinned, upload->room, 0), "allocating pinned memory"));
   }
   MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(&s->staged, upload->room), "allocating memory to load through"));
@@ -48,11 +49,12 @@ mk_status mk_gpu_upload_new(mk_gpu *gpu, size_t room, mk_gpu_upload **out) {
   mk_gpu_upload *first = NULL;
   mk_status status = MK_OK;
   *out = NULL;
-  for (uint32_t r = 0; r < gpu->ranks && status == MK_OK; r++) {
+  for (uint32_t r = 0; r < gpu->here && status == MK_OK; r++) {
     mk_gpu_upload *upload = NULL;
     status = mk_alloc(1, sizeof *upload, &upload);
     if (status == MK_OK) {
       first = r == 0 ? upload : first;
+      upload->first = r == 0;
       first->of_rank[r] = upload;
       upload->gpu = gpu->of_rank[r];
       upload->room = room == 0 ? (size_t)USUAL_ROOM : room;
@@ -94,7 +96,7 @@ static void free_rank(mk_gpu_upload *upload) {
 void mk_gpu_upload_free(mk_gpu_upload *upload) {
   for (uint32_t r = upload == NULL ? 0 : MK_GPU_MOST_RANKS; r-- > 0;) {
     if (upload->of_rank[r] != NULL) {
-      free_rank(upload->of_rank[r]); /* rank 0, which names the others, last */
+      free_rank(upload->of_rank[r]); /* the first one, which names the others, last */
     }
   }
 }
@@ -111,7 +113,8 @@ static mk_status begin_rank(mk_gpu_upload *upload) {
 }
 
 mk_status mk_gpu_upload_begin(mk_gpu_upload *upload, void **memory) {
-  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+  MK_TRY(mk_gpu_still_here(upload->gpu));
+  for (uint32_t r = 0; r < upload->gpu->here; r++) {
     MK_TRY(mk_gpu_of_rank(upload->of_rank[r]->gpu, begin_rank(upload->of_rank[r])));
   }
   *memory = upload->slots[upload->current].pinned;
@@ -154,7 +157,7 @@ mk_status mk_gpu_upload_bytes(mk_gpu_upload *upload, size_t buffer, uint64_t off
     return mk_error(MK_ERR_USAGE, "weight %s has %llu bytes; %zu from %llu on are not all inside, or more than %zu",
                     b->name, (unsigned long long)b->bytes, bytes, (unsigned long long)offset, upload->room);
   }
-  for (uint32_t r = 0; r < upload->gpu->ranks && bytes != 0; r++) {
+  for (uint32_t r = 0; r < upload->gpu->here && bytes != 0; r++) {
     uploaded u = {.upload = upload->of_rank[r], .from = upload->slots[upload->current].pinned, .offset = offset};
     MK_TRY(mk_gpu_enter(u.upload->gpu));
     MK_TRY(mk_gpu_of_rank(u.upload->gpu, mk_gpu_each_run(u.upload->gpu, buffer, offset, bytes, copy_run, &u)));
@@ -233,7 +236,7 @@ mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_
   if (pack->rows == 0 || pack->cols == 0) {
     return MK_OK;
   }
-  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+  for (uint32_t r = 0; r < upload->gpu->here; r++) {
     mk_gpu_upload *own = upload->of_rank[r];
     const mk_gpu *gpu = own->gpu;
     MK_TRY(mk_gpu_enter(gpu));
@@ -249,7 +252,7 @@ mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_
 }
 
 mk_status mk_gpu_upload_end(mk_gpu_upload *upload) {
-  for (uint32_t r = 0; r < upload->gpu->ranks; r++) {
+  for (uint32_t r = 0; r < upload->gpu->here; r++) {
     const mk_gpu *gpu = upload->of_rank[r]->gpu;
     MK_TRY(mk_gpu_enter(gpu));
     MK_TRY(mk_gpu_of_rank(gpu, mk_gpu_check(gpu, gpu->driver->stream_wait(gpu->stream), "packing weights")));

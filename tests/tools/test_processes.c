@@ -1,0 +1,228 @@
+/* mkvm run and bench as ranks of several processes, over a driver and an NCCL without GPUs: who prints what, how they
+ * end, and what does not go together. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/process.h"
+#include "tests/support/rank_process.h"
+
+enum { RANKS = 2, MOST = 24, SIGNALLED = 1000 };
+
+static char folder[] = "/tmp/mk-processes-XXXXXX";
+
+static void make_model(void) {
+  char command[512];
+  cr_assert_not_null(mkdtemp(folder));
+  snprintf(command, sizeof command, "%s synth --like tiny -o %s/m --seed 3 >/dev/null 2>&1", MK_COMMAND, folder);
+  cr_assert_eq(system(command), 0);
+}
+
+static void drop_model(void) {
+  char command[64];
+  snprintf(command, sizeof command, "rm -rf %s", folder);
+  cr_expect_eq(system(command), 0);
+}
+
+TestSuite(command_processes, .init = make_model, .fini = drop_model);
+
+/* The processes of a command. */
+typedef struct ranks {
+  char address[32];
+  pid_t pids[RANKS];
+  int out[RANKS], err[RANKS];
+  test_result results[RANKS];
+} ranks;
+
+static void start_rank(ranks *r, uint32_t rank, const char *const *arguments, const char *slow_ms) {
+  char number[8], model[64];
+  const char *all[MOST] = {arguments[0]};
+  size_t count = 1;
+  snprintf(number, sizeof number, "%u", rank);
+  snprintf(model, sizeof model, "%s/m", folder);
+  for (size_t i = 1; arguments[i] != NULL; i++) {
+    all[count++] = strcmp(arguments[i], "MODEL") == 0 ? model : arguments[i];
+  }
+  const char *const more[] = {"--sms", "4", "--ranks", "2", "--rank", number, "--rendezvous", r->address};
+  for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+    all[count++] = more[i];
+  }
+  unsetenv("BXFI_MAP"); /* the command has Criterion in it, and is no test */
+  setenv("MK_FAKE_RANK", number, 1);
+  setenv("MK_FAKE_RANKS", "2", 1);
+  setenv("MK_FAKE_SLOW", slow_ms, 1);
+  const int in = open("/dev/null", O_RDONLY);
+  r->out[rank] = test_scratch_file();
+  r->err[rank] = test_scratch_file();
+  r->pids[rank] = test_start(MK_RANK_COMMAND, all, in, r->out[rank], r->err[rank]);
+  close(in);
+}
+
+static void start(ranks *r, const char *const *arguments, const char *slow_ms) {
+  rank_address(r->address);
+  for (uint32_t rank = RANKS; rank-- > 0;) {
+    start_rank(r, rank, arguments, slow_ms);
+  }
+}
+
+static void finish(ranks *r) {
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    size_t length;
+    r->results[rank].code = test_finish(r->pids[rank]);
+    r->results[rank].out = test_slurp(r->out[rank], &r->results[rank].out_length);
+    r->results[rank].err = test_slurp(r->err[rank], &length);
+    close(r->out[rank]);
+    close(r->err[rank]);
+  }
+}
+
+static void drop(ranks *r) {
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    test_drop(&r->results[rank]);
+  }
+}
+
+/* All end well, rank 0 prints `text`, and the others nothing. */
+static void expect(const char *const *arguments, const char *text) {
+  ranks r;
+  start(&r, arguments, "0");
+  finish(&r);
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    cr_assert_eq(r.results[rank].code, 0, "rank %u: code %d, %s", rank, r.results[rank].code, r.results[rank].err);
+  }
+  cr_assert_not_null(strstr(r.results[0].out, text), "%s", r.results[0].out);
+  for (uint32_t rank = 1; rank < RANKS; rank++) {
+    cr_assert_str_empty(r.results[rank].out);
+    cr_assert_str_empty(r.results[rank].err);
+  }
+  drop(&r);
+}
+
+Test(command_processes, greedy) {
+  expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "5", "--json", NULL},
+         "\"tokens\": [293, 70, 12, 109, 291]"); /* fake_gpu_choice */
+}
+Test(command_processes, sampled_with_a_seed_of_its_own) {
+  expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "3", "--temp", "0.8", "--json", NULL},
+         "\"tokens\": [293, 70, 12]");
+}
+Test(command_processes, with_log_probabilities) {
+  expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "2", "--json", "--logprobs", "2", NULL},
+         "\"logprobs\": [");
+}
+Test(command_processes, several_prompts) {
+  expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-p", "you", "-n", "3", "--rows", "4", "--json", NULL},
+         "{\"sequences\": [");
+}
+Test(command_processes, bench) {
+  expect((const char *[]){"bench", "--like", "tiny", "-p", "0", "-n", "8", "-r", "2", NULL}, "tg8");
+}
+
+/* ---- Signals ---- */
+
+static void sleep_ms(uint32_t ms) {
+  (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
+}
+
+/* A long generation, and what happens after two seconds of it. */
+static void generate_and_signal(ranks *r, uint32_t rank, int number) {
+  start(r, (const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "200", "--json", NULL}, "50");
+  sleep_ms(2000);
+  cr_assert_eq(kill(r->pids[rank], number), 0);
+  finish(r);
+}
+
+static void expect_interrupted(uint32_t rank) {
+  ranks r;
+  generate_and_signal(&r, rank, SIGINT);
+  for (uint32_t i = 0; i < RANKS; i++) {
+    cr_assert_eq(r.results[i].code, 0, "rank %u: code %d, %s", i, r.results[i].code, r.results[i].err);
+  }
+  cr_assert_not_null(strstr(r.results[0].out, "\"finish_reason\": \"interrupted\""), "%s", r.results[0].out);
+  drop(&r);
+}
+
+/* Ctrl-C on any rank is one on rank 0: all end in order. */
+Test(command_processes, interrupted_at_rank_0) { expect_interrupted(0); }
+Test(command_processes, interrupted_at_rank_1) { expect_interrupted(1); }
+
+static void expect_killed(uint32_t rank) {
+  ranks r;
+  char name[32];
+  generate_and_signal(&r, rank, SIGKILL);
+  snprintf(name, sizeof name, "mkvm run: rank %u (", rank);
+  for (uint32_t i = 0; i < RANKS; i++) {
+    cr_assert_eq(r.results[i].code, i == rank ? SIGNALLED + SIGKILL : MK_ERR_DEVICE, "rank %u: code %d, %s", i,
+                 r.results[i].code, r.results[i].err);
+    if (i != rank) {
+      cr_assert_not_null(strstr(r.results[i].err, name), "%s", r.results[i].err);
+      cr_assert_not_null(strstr(r.results[i].err, ") is gone"), "%s", r.results[i].err);
+    }
+  }
+  drop(&r);
+}
+
+Test(command_processes, rank_0_is_killed) { expect_killed(0); }
+Test(command_processes, rank_1_is_killed) { expect_killed(1); }
+
+Test(command_processes, other_options_on_one_rank) {
+  ranks r;
+  char context[] = "64";
+  const char *const usual[] = {"run", "-m", "MODEL", "-p", "hello", "-n", "5", NULL};
+  const char *const other[] = {"run", "-m", "MODEL", "-p", "hello", "-n", "5", "-c", context, NULL};
+  rank_address(r.address);
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    start_rank(&r, rank, rank == 1 ? other : usual, "0");
+  }
+  finish(&r);
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    cr_assert_eq(r.results[rank].code, MK_ERR_USAGE);
+    cr_assert_not_null(strstr(r.results[rank].err, "rank 1 ("), "%s", r.results[rank].err);
+    cr_assert_not_null(strstr(r.results[rank].err, "has another program or other weights than rank 0"));
+  }
+  drop(&r);
+}
+
+/* ---- Options ---- */
+
+typedef struct refused {
+  const char *const *arguments;
+  const char *why;
+} refused;
+
+Test(command_processes, what_does_not_go_together) {
+#define RUN(...) \
+  (const char *[]) { "run", "-m", "m", __VA_ARGS__, NULL }
+#define BENCH(...) \
+  (const char *[]) { "bench", "--like", "tiny", __VA_ARGS__, NULL }
+#define MET "--rendezvous", "h:1"
+  const refused all[] = {
+      {RUN("-p", "x", "--rank", "0"), "--rank needs --rendezvous HOST:PORT"},
+      {RUN("-p", "x", "--rank-deadline", "3"), "--rank-deadline needs --rendezvous HOST:PORT"},
+      {RUN("-p", "x", "--ranks", "2", MET), "--rendezvous needs --rank I"},
+      {RUN("-p", "x", "--rank", "0", MET), "--rendezvous needs --ranks N, of 2 or more"},
+      {RUN("-p", "x", "--rank", "2", "--ranks", "2", MET), "--rank 2: there are 2 ranks, counted from 0"},
+      {RUN("-p", "x", "--rank", "0", "--ranks", "9", MET), "9 ranks; GPUs have at most 8"},
+      {RUN("-p", "x", "--rank", "9", "--ranks", "9", MET), "'9' is not a whole number from 0 to 7"},
+      {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--device", "cpu", MET), "does not go with --device cpu"},
+      {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--cache", "f", MET), "does not go with --cache"},
+      {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--compare", MET), "does not go with --compare"},
+      {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--trace", "f", MET), "does not go with --trace"},
+      {RUN("--rank", "0", "--ranks", "2", MET), "does not go with a prompt on standard input"},
+      {RUN("-f", "-", "--rank", "0", "--ranks", "2", MET), "does not go with a prompt on standard input"},
+      {BENCH("--rank", "0", "--ranks", "2", "--sampling", MET), "does not go with --sampling"},
+      {BENCH("--rank", "0", "--ranks", "2", "--load", MET), "does not go with --load"},
+      {BENCH("--rank", "0", "--ranks", "2", "--breakdown", MET), "does not go with --trace and --breakdown"},
+  };
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    test_result r = test_process(MK_COMMAND, all[i].arguments);
+    cr_assert_eq(r.code, MK_ERR_USAGE, "%zu: code %d, %s", i, r.code, r.err);
+    cr_assert_not_null(strstr(r.err, all[i].why), "%zu: %s", i, r.err);
+    test_drop(&r);
+  }
+}
