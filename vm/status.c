@@ -69,8 +69,8 @@ static mk_status out_of_memory(size_t count, size_t size) {
   return mk_error(MK_ERR_RUNTIME, "out of memory: %zu x %zu bytes could not be allocated", count, size);
 }
 
-/* Weights are gigabytes, and the tables of a large program tens of megabytes: in pages of 2 MiB the kernel has 512 times
- * fewer of them to hand out, and the CPU to look up. */
+/* Weights are gigabytes, and the tables of a large program tens of megabytes: in pages of 2 MiB the kernel has 512
+ * times fewer of them to hand out, and the CPU to look up. */
 enum { LARGE = 4 << 20, LARGE_PAGE = 2 << 20 };
 
 /* `memory` is not touched. */

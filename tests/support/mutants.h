@@ -1,9 +1,9 @@
 /* Mutants of programs with several rows: of those that the verifier accepts none fails on the CPU machine, in any of
  * some interleavings, and of those that it rejects enough do.
  *
- * The campaign of tests/mutation has an oracle of its own, which knows what one row's instructions touch. Here a program
- * runs with its arithmetic, and all that is held against it is what the machine finds, races among it, and that an
- * interleaving leaves other memory than the first one did. A failure ends the running test. */
+ * The campaign of tests/mutation has an oracle of its own, which knows what one row's instructions touch. Here a
+ * program runs with its arithmetic, and all that is held against it is what the machine finds, races among it, and that
+ * an interleaving leaves other memory than the first one did. A failure ends the running test. */
 #ifndef MK_TEST_MUTANTS_H
 #define MK_TEST_MUTANTS_H
 

@@ -53,7 +53,8 @@ static mk_nccl_result make(nccl_call *c) {
 
 static void *run_call(void *user) {
   nccl_call *c = user;
-  c->result = c->driver->context_set(c->context) == 0 ? make(c) : 1;
+  const bool entered = c->driver->context_set(c->context) == 0, opens = c->kind == NEW_COMM || c->kind == NEW_WINDOW;
+  c->result = entered || !opens ? make(c) : 1; /* what ends is tried all the same */
   __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);
   return NULL;
 }

@@ -80,8 +80,8 @@ typedef struct mk_verifier {
   uint32_t lanes;
   uint32_t *lines_of; /* instruction -> mk_instruction_lines */
   uint32_t *team_of;  /* instruction -> the team that it is a share of (shares.c), from 1; 0: none */
-  /* By instruction * MK_MAX_OPERANDS + slot: of a stamped read its group, of a stamped write its entry in `writes`, of a
-   * plain or paged operand the first of its rows in `rows`. MK_NONE_INDEX: the buffer is constant. */
+  /* By instruction * MK_MAX_OPERANDS + slot: of a stamped read its group, of a stamped write its entry in `writes`, of
+   * a plain or paged operand the first of its rows in `rows`. MK_NONE_INDEX: the buffer is constant. */
   uint32_t *links;
   mk_write *writes;
   size_t write_count;

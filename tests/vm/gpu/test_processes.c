@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ typedef struct plan_of_test {
   uint32_t fault_rank; /* comes to a fault in the second launch; UINT32_MAX: none */
   uint32_t stop_after; /* rank 0 wants no more after so many steps; 0: all */
   int ready;           /* a pipe: a byte once rank 0 has made a launch; 0: none */
+  uint32_t *calls;     /* memory of all processes: how many calls of its driver rank 1 made; NULL: nobody asks */
 } plan_of_test;
 
 static void start_plan(plan_of_test *p, uint32_t ranks) {
@@ -166,6 +168,9 @@ static mk_status run_rank(uint32_t rank, void *user) {
     mk_group_free(group);
   }
   mk_program_free(program);
+  if (p->calls != NULL && rank == 1) {
+    *p->calls = world.cuda->calls;
+  }
   rank_world_end(&world);
   return status;
 }
@@ -399,27 +404,32 @@ Test(gpu_processes, one_rank_has_no_memory_for_a_window) {
 static uint32_t failing_call;
 static void fail_on_rank_1(rank_world *world, uint32_t rank) { world->cuda->fail_at = rank == 1 ? failing_call : 0; }
 
-/* Of one of two ranks, from the first call of the driver to the last one, every eighth of them: both end with an
- * error, and nothing is left in either (rank_world_end). */
+/* Of one of two ranks, from the first call of the driver to the last one, every eighth of them and all of those by
+ * which it ends: both end with an error, but for these, and nothing is left in either (rank_world_end). */
 Test(gpu_processes, every_call_that_fails_on_one_rank_ends_both) {
   const uint32_t step = 24 / test_effort(1, 3); /* calls from one to the next */
-  bool failed = true;
-  for (failing_call = 1; failed; failing_call += step) {
+  uint32_t *calls = mmap(NULL, sizeof *calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  cr_assert_neq((void *)calls, MAP_FAILED);
+  bool reached = true, ends = false; /* ends: the call is one of those by which it ends */
+  for (failing_call = 1; reached; failing_call += ends ? 1 : step) {
     plan_of_test p;
     rank_process processes[2];
     start_plan(&p, 2);
     p.launches = 1;
     p.deadline_s = 2;
     p.tamper = fail_on_rank_1;
+    p.calls = calls;
     start_all(processes, &p);
     const int first = rank_finish(&processes[0]), second = rank_finish(&processes[1]);
-    failed = second != MK_OK;
     cr_assert(first < 99 && second < 99, "call %u: codes %d and %d: %s; %s", failing_call, first, second,
               processes[0].message, processes[1].message);
-    cr_assert_eq(first != MK_OK, failed, "call %u: codes %d and %d: %s; %s", failing_call, first, second,
+    cr_assert_eq(first != MK_OK, second != MK_OK, "call %u: codes %d and %d: %s; %s", failing_call, first, second,
                  processes[0].message, processes[1].message);
+    reached = *calls >= failing_call;
+    ends = second == MK_OK;
   }
-  cr_assert_gt(failing_call, 100);
+  cr_assert_gt(failing_call, 400, "there are some 500 calls");
+  munmap(calls, sizeof *calls);
 }
 
 /* Where a communicator hangs, it does so in all processes; in the one that stays in NCCL its memory stays, too. */
