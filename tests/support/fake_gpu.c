@@ -60,8 +60,7 @@ static void come(fake_gpu *gpu, const mk_gpu_params *params, uint32_t stamp) {
   const uint32_t last = peers->rank == 0 && *params->stop != 0 ? LAST : 0;
   for (uint32_t r = 0; r < peers->ranks; r++) {
     *word_on(params, r, peers->rank) = stamp;
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    *counter_on(params, r, peers->rank) = stamp | last;
+    __atomic_store_n(counter_on(params, r, peers->rank), stamp | last, __ATOMIC_RELEASE);
   }
   gpu->came = true;
   gpu->since_ms = now_ms();
@@ -71,7 +70,8 @@ static void come(fake_gpu *gpu, const mk_gpu_params *params, uint32_t stamp) {
 static bool all_came(const mk_gpu_params *params, uint32_t stamp) {
   const mk_gpu_peers *peers = params->peers;
   for (uint32_t r = 0; r < peers->ranks; r++) {
-    if ((*counter_on(params, peers->rank, r) & ~(uint32_t)LAST) < stamp || *word_on(params, peers->rank, r) < stamp) {
+    const uint32_t counted = __atomic_load_n(counter_on(params, peers->rank, r), __ATOMIC_ACQUIRE);
+    if ((counted & ~(uint32_t)LAST) < stamp || *word_on(params, peers->rank, r) < stamp) {
       return false;
     }
   }
