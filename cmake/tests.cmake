@@ -128,6 +128,10 @@ foreach(source ${MK_TEST_SOURCES})
   endif()
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
+  # They choose ports that are free and bind them a moment later.
+  if(name MATCHES "(processes|rendezvous)$")
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ports)
+  endif()
 endforeach()
 
 # What these programs do is counted, in these sources, by tests/support/steps.h.

@@ -266,12 +266,9 @@ static void name_gpus(const place *where, char *name, size_t size) {
 /* Stands for all that has to be the same on all ranks. */
 static mk_status hash_model(const mk_engine *engine, const mk_engine_options *options, uint64_t *out) {
   uint64_t parts[3] = {0, options->synth_seed, options->gpu_deadline_ms};
-  void *data;
-  size_t length;
   MK_TRY(engine->checkpoint == NULL ? MK_OK : mk_cache_key(engine->checkpoint, engine->graph, &parts[0]));
-  MK_TRY(mk_program_serialize(mk_engine_main(engine)->program, &data, &length));
-  *out = mk_fnv1a(data, length) ^ mk_fnv1a(parts, sizeof parts);
-  mk_free(data);
+  MK_TRY(mk_program_hash(mk_engine_main(engine)->program, out));
+  *out ^= mk_fnv1a(parts, sizeof parts);
   return MK_OK;
 }
 

@@ -63,13 +63,8 @@ static mk_status collect_run(void *user, mk_cu_address at, uint64_t from, uint64
 }
 
 static mk_status collect(mk_gpu *gpu, const mk_group_head *order, collected *out) {
-  const mk_program *program = gpu->program;
-  if (order->a >= program->buffer_count || order->b > program->buffers[order->a].bytes ||
-      order->c > program->buffers[order->a].bytes - order->b) {
-    return mk_error(MK_ERR_USAGE, "rank 0 reads what is not there");
-  }
-  *out = (collected){.gpu = gpu, .name = program->buffers[order->a].name};
-  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_check_range(gpu, order->a, order->b, order->c));
+  *out = (collected){.gpu = gpu, .name = gpu->program->buffers[order->a].name};
   return mk_gpu_each_run(gpu, order->a, order->b, order->c, collect_run, out);
 }
 

@@ -423,7 +423,7 @@ void mk_gpu_free(mk_gpu *gpu) {
   }
 }
 
-static mk_status check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes) {
+mk_status mk_gpu_check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes) {
   if (buffer >= gpu->program->buffer_count) {
     return mk_error(MK_ERR_USAGE, "there is no buffer %zu; the program has %zu", buffer, gpu->program->buffer_count);
   }
@@ -464,7 +464,7 @@ static mk_status write_here(mk_gpu *gpu, size_t buffer, uint64_t offset, const v
 }
 
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
-  MK_TRY(check_range(gpu, buffer, offset, bytes));
+  MK_TRY(mk_gpu_check_range(gpu, buffer, offset, bytes));
   if (bytes == 0) {
     return MK_OK;
   }
@@ -502,7 +502,7 @@ static mk_status read_here(const mk_gpu *gpu, size_t buffer, uint64_t offset, vo
 }
 
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
-  MK_TRY(check_range(gpu, buffer, offset, bytes));
+  MK_TRY(mk_gpu_check_range(gpu, buffer, offset, bytes));
   if (bytes == 0) {
     return MK_OK;
   }

@@ -245,6 +245,8 @@ mk_status mk_gpu_each_run(const mk_gpu *gpu, size_t buffer, uint64_t offset, uin
 mk_status mk_gpu_check_peers(const mk_program *program, const mk_gpu_options *options);
 /* The GPU of a rank. */
 uint32_t mk_gpu_device_of(const mk_gpu_options *options, uint32_t rank);
+/* machine.c. Whether the buffer has those bytes; enters the machine. */
+mk_status mk_gpu_check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes);
 /* Makes the open machines of all ranks known to each other. */
 mk_status mk_gpu_connect(mk_gpu *gpu);
 /* windows.c, in a group. Makes the memory that other ranks write; makes it known to all ranks, which come here

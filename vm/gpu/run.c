@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "vm/gpu/group_internal.h"
 #include "vm/program/attend_list.h"
@@ -12,12 +11,6 @@ enum {
   POLLS_PER_QUERY = 4096, /* looks at the ring from one question to the driver to the next */
   LOST_MS = 30000,        /* after the kernel's own deadline: by then it no longer ends */
 };
-
-static uint64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* The caller's function, told what the rows of a step chose. */
 typedef struct listener {
@@ -86,7 +79,7 @@ static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last
   if (result != 0 && result != MK_CU_NOT_READY) {
     return mk_gpu_check(gpu, result, "the kernel failed");
   }
-  uint64_t silent = now_ms() - last_ms;
+  uint64_t silent = mk_group_now_ms() - last_ms;
   if (!*ended && silent > gpu->options.deadline_ms + (uint64_t)LOST_MS) {
     gpu->lost = true;
     return mk_error(MK_ERR_DEVICE, "the kernel gave no token for %llu ms and does not end; start the process again",
@@ -117,7 +110,7 @@ static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_
 /* Hands out tokens until all are there, or the kernel has ended; makes no driver call that waits. */
 static mk_status follow(mk_gpu *gpu, const mk_gpu_flight *f, const listener *to) {
   uint32_t seen = 0, words[MK_MOST_ROWS] = {0};
-  uint64_t last = now_ms();
+  uint64_t last = mk_group_now_ms();
   bool ended = false;
   for (uint32_t polls = 0; seen < f->params.epochs; polls++) {
     if (look_at_ring(gpu, &f->params, seen, words)) {
@@ -126,7 +119,7 @@ static mk_status follow(mk_gpu *gpu, const mk_gpu_flight *f, const listener *to)
         return MK_OK;
       }
       seen++;
-      last = now_ms();
+      last = mk_group_now_ms();
     } else if (ended) {
       return MK_OK; /* the ring was looked at once more after the end: nothing is coming */
     } else if (polls % POLLS_PER_QUERY != 0) {
@@ -332,7 +325,7 @@ mk_status mk_gpu_begin(mk_gpu *gpu) {
 
 mk_status mk_gpu_look(mk_gpu *gpu) {
   bool ended;
-  return gpu->in_flight == 0 ? MK_OK : look_for_end(gpu, flight_of(gpu, gpu->queued - 1), now_ms(), &ended);
+  return gpu->in_flight == 0 ? MK_OK : look_for_end(gpu, flight_of(gpu, gpu->queued - 1), mk_group_now_ms(), &ended);
 }
 
 /* The kernels of all ranks start one right after the other, as they wait for each other: so all ranks are ready before
@@ -349,7 +342,7 @@ static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, con
 /* Waits for the end of a rank's launch. */
 static mk_status wait_rank(mk_gpu *gpu) {
   mk_gpu_flight *f = flight_of(gpu, gpu->queued - gpu->in_flight);
-  const uint64_t since = now_ms();
+  const uint64_t since = mk_group_now_ms();
   MK_TRY(mk_gpu_enter(gpu));
   for (bool ended = false; !ended;) {
     MK_TRY(look_around(gpu, f, since, &ended));
@@ -448,7 +441,7 @@ mk_status mk_gpu_end(mk_gpu *gpu) {
 }
 
 void mk_gpu_abandon(mk_gpu *gpu) {
-  const uint64_t since = now_ms();
+  const uint64_t since = mk_group_now_ms();
   bool over = gpu->in_flight == 0;
   if (over || mk_gpu_enter(gpu) != MK_OK) {
     return;

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "vm/file.h"
 #include "vm/gpu/group_internal.h"
 #include "vm/program/program.h"
 
@@ -215,19 +214,10 @@ static mk_status try_bases(mk_gpu *gpu) {
   return mk_gpu_copy_in(gpu, gpu->work, &none, sizeof none, "writing to the window");
 }
 
-static mk_status hash_program(const mk_program *program, uint64_t *out) {
-  void *data;
-  size_t length;
-  MK_TRY(mk_program_serialize(program, &data, &length));
-  *out = mk_fnv1a(data, length);
-  mk_free(data);
-  return MK_OK;
-}
-
 mk_status mk_window_connect(mk_gpu *gpu) {
   MK_TRY(mk_gpu_enter(gpu));
   uint64_t program = 0;
-  MK_TRY(hash_program(gpu->program, &program));
+  MK_TRY(mk_program_hash(gpu->program, &program));
   MK_TRY(mk_group_agree(gpu->group, program ^ gpu->window.bytes, "their programs"));
   MK_TRY(open_comm(gpu));
   MK_TRY(open_window(gpu));

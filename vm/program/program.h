@@ -477,5 +477,6 @@ mk_status mk_program_save(const mk_program *program, const char *path);
 mk_status mk_program_load(const char *path, mk_program **out);
 mk_status mk_program_parse(const void *data, size_t length, mk_program **out);
 mk_status mk_program_serialize(const mk_program *program, void **data, size_t *length); /* mk_free(*data) */
+mk_status mk_program_hash(const mk_program *program, uint64_t *out); /* FNV-1a-64 of what that gives */
 
 #endif

@@ -110,6 +110,15 @@ mk_status mk_program_serialize(const mk_program *program, void **data, size_t *l
   return MK_OK;
 }
 
+mk_status mk_program_hash(const mk_program *program, uint64_t *out) {
+  void *data;
+  size_t length;
+  MK_TRY(mk_program_serialize(program, &data, &length));
+  *out = mk_fnv1a(data, length);
+  mk_free(data);
+  return MK_OK;
+}
+
 /* `size` is the length of the whole file, of which `lead` is the beginning. */
 static mk_status check_lead(const file_lead *lead, uint64_t size) {
   if (memcmp(lead->magic, magic, sizeof magic) != 0) {
