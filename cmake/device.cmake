@@ -12,7 +12,7 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     rows_quantised rows_quantised_recording rows_quantised_sampling rows_quantised_sampling_recording
     ranks ranks_families ranks_sampling ranks_families_sampling
     rows_ranks rows_ranks_families rows_ranks_sampling rows_ranks_families_sampling
-    wide_ranks mla fill bandwidth pack rank)
+    wide_ranks wide_slots_ranks mla fill bandwidth pack rank)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)
 set(MK_IMAGE_EXTERNS)

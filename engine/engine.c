@@ -408,17 +408,18 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
-/* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU that has the model alone, where nothing is
- * drawn, of models that have wide steps; one where the GPU's kernels of several rows ask for whole tiles, and with more
- * GPUs than KV heads. */
+/* As many of the rows as suit the machine: more than MK_MAX_ROWS on GPUs, where nothing is drawn, of models that have
+ * wide steps there; one where the GPU's kernels of several rows ask for whole tiles, and with more GPUs than KV
+ * heads. */
 static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
                               const place *where) {
-  const bool gpu = where->on_gpus, shared = gpu && where->ranks > 1;
+  const bool gpu = where->on_gpus;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-  const mk_compile_options wide = {.rows = options->rows, .slots = options->slots, .kv = options->kv};
-  const bool many = gpu && !shared && !samples && takes_wide(engine->graph, &wide);
+  const mk_compile_options wide = {
+      .ranks = where->ranks, .rows = options->rows, .slots = options->slots, .kv = options->kv};
+  const bool many = gpu && !samples && takes_wide(engine->graph, &wide);
   const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
-  return gpu && (!whole || (shared && where->ranks > engine->config.kv_heads)) ? 1 : rows;
+  return gpu && (!whole || where->ranks > engine->config.kv_heads) ? 1 : rows;
 }
 
 static void note_cache(const mk_engine_options *options) {

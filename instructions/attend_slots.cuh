@@ -300,6 +300,31 @@ __device__ __forceinline__ void attend_few(wide_consumer &c) {
   }
 }
 
+// Of several ranks: what the share's items have put down in the SM's own copy goes on to those of the other readers. A
+// warp has small items by itself, of which it takes every eighth one; all warps have the others together.
+__device__ inline void push_items(const wide_consumer &c) {
+  enum { WARP_PIECES = 32 * PUSHED_TOGETHER };
+  const mk_instruction_word &in = instruction_at_hand(c);
+  const mk_operand &out = in.parts[MK_PART_ATTEND_out];
+  const uint32_t *list = work_list(c.d, in);
+  const uint32_t head_dim = c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim, cols = c.d.buffer(out).cols;
+  const uint32_t shares = param(in, MK_PARAM_ATTEND_shares), items = __ldg(list), others = other_readers(c, out);
+  uint32_t turn = c.d.warp;
+  consumers_meet();
+#pragma unroll 1
+  for (uint32_t number = param(in, MK_PARAM_ATTEND_share); number < items; number += shares) {
+    const uint4 *from = item_words(list, number);
+    const uint4 first = __ldg(from), second = __ldg(from + 1);
+    const uint32_t pieces = second.y * head_dim * 2 / 16, count = first.y * pieces;
+    const bool small = count <= WARP_PIECES;
+    if (!small || turn++ % MK_GPU_CONSUMER_WARPS == 0) {
+      uint16_t *own = plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(first.x) * cols + second.x * head_dim;
+      push_pieces(others, tile::view<uint8_t>(own), count, pieces, cols * 2, small ? tile::lane() : tile::thread_anew(),
+                  small ? 32 : MK_GPU_CONSUMER_WARPS * 32);
+    }
+  }
+}
+
 __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
   consumers_wait(c, in);
   item_at_hand(c).turn = 0;
@@ -312,6 +337,9 @@ __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_wor
     } else {
       few ? attend_few<2>(c) : attend_item<8>(c);
     }
+  }
+  if constexpr (MK_GPU_RANKS) {
+    push_items(c);
   }
   consumers_signal(c, instruction_at_hand(c));
 }

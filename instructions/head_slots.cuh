@@ -136,8 +136,9 @@ __device__ inline void put_candidates(const wide_consumer &c) {
   for (uint32_t warp = 0; warp < warps; warp++) {
     take_better(best, index, best_of_warp(warp)[line].value, best_of_warp(warp)[line].index);
   }
-  tile::store_stamped_pair(words + line * 2, __float_as_uint(best), index | (stop != 0 ? MK_CANDIDATE_STOP : 0u),
-                           c.d.generation());
+  to_readers(places_of(c.d, candidate), words + line * 2, [=](uint64_t *to) {
+    tile::store_stamped_pair(to, __float_as_uint(best), index | (stop != 0 ? MK_CANDIDATE_STOP : 0u), c.d.generation());
+  });
 }
 
 // Candidates are published after all that this SM has done.

@@ -75,15 +75,24 @@ static void expect_answers(const batch *b, bool logits) {
   }
 }
 
-static mk_status open_with(mk_engine_options options, batch *b, mk_engine **engine) {
+/* change: of the model; NULL: none. */
+static mk_status open_changed(mk_engine_options options, void (*change)(mk_config *config), batch *b,
+                              mk_engine **engine) {
   mk_config config;
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  if (change != NULL) {
+    change(&config);
+  }
   options.device = "cuda";
   options.synth = &config;
   options.sms = FAKE_CUDA_SMS;
   options.max_seq = CONTEXT;
   options.cancel = &b->cancel;
   return mk_engine_open(NULL, &options, engine);
+}
+
+static mk_status open_with(mk_engine_options options, batch *b, mk_engine **engine) {
+  return open_changed(options, NULL, b, engine);
 }
 
 static mk_status open_engine(uint32_t rows, bool long_prompts, bool logits, batch *b, mk_engine **engine) {
@@ -179,6 +188,50 @@ static void expect_two_ranks(uint32_t rows, bool logits) {
 Test(gpu_engine, two_ranks_of_one_row) { expect_two_ranks(1, false); }
 Test(gpu_engine, two_ranks_of_several_rows) { expect_two_ranks(8, false); }
 Test(gpu_engine, two_ranks_with_logits) { expect_two_ranks(4, true); }
+
+/* Of eight row tiles, on each of two ranks. */
+static void have_whole_units(mk_config *config) {
+  config->head_dim = 128;
+  config->intermediate = 1024;
+}
+
+/* Then there are wide steps: of several sequences, and of the first one's long prompt. */
+Test(gpu_engine, two_ranks_of_wide_steps) {
+  for (uint32_t logits = 0; logits < 2; logits++) {
+    rig r = {0};
+    r.cuda = fake_gpu_start(&r.kernel);
+    r.cuda->devices = 2;
+    r.kernel.ranks = 2;
+    const mk_engine_options options = {
+        .want_logits = logits != 0, .rows = 64, .slots = 64, .ranks = 2, .long_prompts = true, .rows_or_one = true};
+    cr_assert_eq(open_changed(options, have_whole_units, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), 64);
+    cr_assert_eq(mk_program_slots(mk_engine_program(r.engine)), 64);
+    expect_whole_batch(&r, MOST_SEQUENCES, 70, logits != 0);
+    cr_assert_eq(r.kernel.launches[1], 0);
+    cr_assert_neq(r.kernel.launches[2], 0);
+    cr_assert_eq(r.kernel.at_work[0], r.kernel.at_work[1]);
+    expect_one_alone(&r, logits != 0);
+    cr_assert_neq(r.kernel.launches[0], 0, "one sequence alone goes on in steps of one row");
+    stop(&r);
+  }
+}
+
+/* With heads of 64 dims a unit of keys reaches into the other rank. */
+Test(gpu_engine, two_ranks_without_wide_steps) {
+  rig r = {0};
+  r.cuda = fake_gpu_start(&r.kernel);
+  r.cuda->devices = 2;
+  r.kernel.ranks = 2;
+  mk_engine_options options = {.rows = 64, .slots = 64, .ranks = 2, .rows_or_one = true};
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), MK_MAX_ROWS);
+  stop(&r);
+  options.rows_or_one = false;
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_ERR_USAGE);
+  cr_assert_not_null(strstr(mk_error_message(), "has other tiles of"), "%s", mk_error_message());
+  cr_assert_eq(r.cuda->live, 0);
+}
 
 /* No GPU of several has every value. */
 Test(gpu_engine, two_ranks_are_not_compared) {

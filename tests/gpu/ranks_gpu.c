@@ -86,6 +86,26 @@ static void have_four_layers(mk_config *config) { config->layers = 4; }
 
 static void have_one_kv_head(mk_config *config) { config->kv_heads = 1; }
 
+/* Of two ranks each has whole units of eight row tiles, as wide steps ask for: of keys two heads, or one. */
+static void have_heads_of_64(mk_config *config) {
+  config->hidden = 512;
+  config->intermediate = 1024;
+  config->heads = 8;
+  config->kv_heads = 4;
+}
+
+static void have_heads_of_128(mk_config *config) {
+  have_heads_of_64(config);
+  config->kv_heads = 2;
+  config->head_dim = 128;
+}
+
+/* The same with an item of attention for each of sixteen query heads and a line, as many as a warp has columns. */
+static void have_many_query_heads(mk_config *config) {
+  have_heads_of_64(config);
+  config->heads = 64;
+}
+
 typedef void change(mk_config *config); /* NULL: none */
 
 /* A model, and where it runs: on one GPU, and on several ranks. */
@@ -145,7 +165,28 @@ static void compare(const char *shape, const char *what, change *of, uint32_t ra
   compare_prompt(shape, what, of, ranks, 1, 3, steps);
 }
 
-enum { MOST_SEQUENCES = 16, MOST_TOKENS = 64 };
+enum { MOST_SEQUENCES = 160, MOST_TOKENS = 64, LONGEST = 700 };
+
+/* Sequences of 1 to `longest` tokens, and of `tokens` after them, or some fewer, that share steps of `rows` rows. Of
+ * more of them than rows the last ones, with the longest prompts, come when others have ended. */
+typedef struct crowd {
+  uint32_t rows, count, longest, tokens;
+  bool with_logits;  /* a launch for each token */
+  bool long_prompts; /* by a machine of their own */
+} crowd;
+
+static uint32_t length_of(const crowd *c, uint32_t sequence) {
+  return c->count == 1 ? c->longest : 1 + sequence * (c->longest - 1) / (c->count - 1);
+}
+static uint32_t tokens_of(const crowd *c, uint32_t sequence) { return c->tokens - sequence % 4; }
+
+static uint32_t all_tokens_of(const crowd *c) {
+  uint32_t all = 0;
+  for (uint32_t s = 0; s < c->count; s++) {
+    all += tokens_of(c, s);
+  }
+  return all;
+}
 
 typedef struct outputs { /* of several sequences: each token, and a hash of its logits' bits */
   uint32_t tokens[MOST_SEQUENCES][MOST_TOKENS], count[MOST_SEQUENCES];
@@ -172,23 +213,24 @@ static void count_ended(void *user, size_t sequence, mk_status status) {
   expect(status == MK_OK, "several rows", status == MK_OK ? "" : mk_error_message());
 }
 
-/* `count` sequences of different lengths share steps of `rows` rows. */
-static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint32_t rows, uint32_t count,
-                     uint32_t tokens, outputs *out, const char *test) {
-  static uint32_t prompts[MOST_SEQUENCES][MOST_SEQUENCES * 3];
-  mk_sequence sequences[MOST_SEQUENCES] = {0};
+static bool run_rows(const mk_config *config, const char *on, uint32_t sms, const crowd *c, outputs *out,
+                     const char *test) {
+  static uint32_t prompts[MOST_SEQUENCES][LONGEST];
+  static mk_sequence sequences[MOST_SEQUENCES];
   mk_engine *engine;
   const mk_engine_options options = {.device = on,
                                      .synth = config,
                                      .synth_seed = 3,
                                      .sms = sms,
-                                     .max_seq = 512,
-                                     .rows = rows,
-                                     .want_logits = true,
+                                     .max_seq = LONGEST + MOST_TOKENS,
+                                     .rows = c->rows,
+                                     .slots = c->rows,
+                                     .long_prompts = c->long_prompts,
+                                     .want_logits = c->with_logits,
                                      .gpu_deadline_ms = deadline_ms};
   memset(out->count, 0, sizeof out->count);
-  for (uint32_t s = 0; s < count; s++) {
-    sequences[s] = (mk_sequence){.prompt = prompts[s], .prompt_count = 1 + 2 * s, .n_predict = tokens};
+  for (uint32_t s = 0; s < c->count; s++) {
+    sequences[s] = (mk_sequence){.prompt = prompts[s], .prompt_count = length_of(c, s), .n_predict = tokens_of(c, s)};
     for (uint32_t i = 0; i < sequences[s].prompt_count; i++) {
       prompts[s][i] = (s * 31 + i * 17 + 1) % config->vocab;
     }
@@ -197,40 +239,60 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, uint
   if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
     return false;
   }
-  bool good = expect_ok(mk_engine_generate_all(engine, sequences, count, &calls), test);
+  bool good = expect_ok(mk_engine_generate_all(engine, sequences, c->count, &calls), test);
   mk_engine_close(engine);
   return good;
 }
 
-/* The tokens of `count` sequences that have the same bits, of so many that came first. */
-static uint32_t count_same(const outputs *first, const outputs *again, uint32_t count, uint32_t tokens) {
+/* The tokens of a crowd that are the same in both, with the same bits of logits where these were asked for. */
+static uint32_t count_same(const outputs *first, const outputs *again, const crowd *c) {
   uint32_t same = 0;
-  for (uint32_t s = 0; s < count; s++) {
-    for (uint32_t i = 0; i < tokens; i++) {
+  for (uint32_t s = 0; s < c->count; s++) {
+    for (uint32_t i = 0; i < tokens_of(c, s); i++) {
       same += i < first->count[s] && i < again->count[s] && first->tokens[s][i] == again->tokens[s][i] &&
-              first->hashes[s][i] == again->hashes[s][i];
+              (!c->with_logits || first->hashes[s][i] == again->hashes[s][i]);
     }
   }
   return same;
 }
 
-static void compare_rows(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
-                         uint32_t tokens) {
+/* A crowd on one GPU and on ranks. In wide steps also by launches of several steps, with long prompts for themselves:
+ * the same tokens. */
+static void compare_crowd(const char *shape, const char *what, change *of, uint32_t ranks, const crowd *c) {
   static outputs first, again;
-  char test[128];
+  char test[160];
   trial t;
   if (!place_model(shape, of, ranks, &t)) {
     return;
   }
-  snprintf(test, sizeof test, "%s%s, %u rows, %u ranks on %s", shape, what, rows, ranks, t.on);
+  snprintf(test, sizeof test, "%s%s, %u sequences by %u rows, %u ranks on %s", shape, what, c->count, c->rows, ranks,
+           t.on);
   first.vocab = again.vocab = t.config.vocab;
-  if (run_rows(&t.config, t.one, 0, rows, rows, tokens, &first, test) &&
-      run_rows(&t.config, t.on, t.sms, rows, rows, tokens, &again, test)) {
-    const uint32_t same = count_same(&first, &again, rows, tokens);
-    expect(same == rows * tokens, test,
-           "the logits of some tokens have other bits than on one rank, or tokens are missing");
-    printf("%s: the bits of one rank in %u of %u tokens\n", test, same, rows * tokens);
+  if (!run_rows(&t.config, t.one, 0, c, &first, test) || !run_rows(&t.config, t.on, t.sms, c, &again, test)) {
+    return;
   }
+  const uint32_t same = count_same(&first, &again, c), all = all_tokens_of(c);
+  expect(same == all, test, "the logits of some tokens have other bits than on one rank, or tokens are missing");
+  printf("%s: the bits of one rank in %u of %u tokens\n", test, same, all);
+  crowd unseen = *c;
+  unseen.with_logits = false;
+  unseen.long_prompts = true;
+  if (c->rows > MK_MAX_ROWS && run_rows(&t.config, t.on, t.sms, &unseen, &again, test)) {
+    expect(count_same(&first, &again, &unseen) == all, test, "launches of several steps give other tokens");
+  }
+}
+
+static void compare_rows(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
+                         uint32_t tokens) {
+  compare_crowd(shape, what, of, ranks,
+                &(crowd){.rows = rows, .count = rows, .longest = 2 * rows - 1, .tokens = tokens, .with_logits = true});
+}
+
+/* Wide steps of several sequences. */
+static void compare_many(const char *shape, const char *what, change *of, uint32_t ranks, uint32_t rows,
+                         uint32_t count) {
+  compare_crowd(shape, what, of, ranks,
+                &(crowd){.rows = rows, .count = count, .longest = LONGEST, .tokens = 12, .with_logits = true});
 }
 
 /* A model whose norms are too wide for the kernel of one row on one GPU, but not for that of ranks: sixteen sequences,
@@ -243,12 +305,15 @@ static void compare_wide_norms(const char *shape, const char *what, change *of, 
     return;
   }
   snprintf(test, sizeof test, "%s%s, 1 and 16 rows, %u ranks on %s", shape, what, ranks, t.on);
+  const crowd together = {.rows = 16, .count = 16, .longest = 31, .tokens = tokens, .with_logits = true};
+  crowd in_turn = together;
+  in_turn.rows = 1;
   first.vocab = again.vocab = t.config.vocab;
-  if (run_rows(&t.config, t.on, t.sms, 1, MOST_SEQUENCES, tokens, &first, test) &&
-      run_rows(&t.config, t.on, t.sms, 16, MOST_SEQUENCES, tokens, &again, test)) {
-    const uint32_t same = count_same(&first, &again, MOST_SEQUENCES, tokens);
-    expect(same == MOST_SEQUENCES * tokens, test, "the logits of some tokens have other bits by one row");
-    printf("%s: the same bits in %u of %u tokens\n", test, same, MOST_SEQUENCES * tokens);
+  if (run_rows(&t.config, t.on, t.sms, &in_turn, &first, test) &&
+      run_rows(&t.config, t.on, t.sms, &together, &again, test)) {
+    const uint32_t same = count_same(&first, &again, &together), all = all_tokens_of(&together);
+    expect(same == all, test, "the logits of some tokens have other bits by one row");
+    printf("%s: the same bits in %u of %u tokens\n", test, same, all);
   }
 }
 
@@ -387,6 +452,17 @@ void test_ranks(bool quick) {
     compare_prompt("llama-3.2-1b", "", NULL, 4, 1024, LONGEST_PROMPT, 8);
     compare_prompt("llama-3.1-8b", "", NULL, 2, 1024, 1024, 8);
     compare_prompt("llama-3.1-8b", "", NULL, 8, 512, 600, 4);
+  }
+  compare_many("tiny", " with heads of 64 dims", have_heads_of_64, 2, 64, 72);
+  compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 64, 64);
+  if (!quick) {
+    compare_many("tiny", " with heads of 64 dims", have_heads_of_64, 2, 64, 17);
+    compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 128, 140);
+    compare_many("tiny", " with sixteen query heads", have_many_query_heads, 2, 256, 150);
+    compare_many("llama-3.2-1b", "", NULL, 2, 64, 64);
+    compare_many("llama-3.2-1b", "", NULL, 4, 64, 72);
+    compare_many("llama-3.1-8b", " of 4 layers", have_four_layers, 2, 64, 64);
+    compare_many("llama-3.1-8b", " of 4 layers", have_four_layers, 8, 512, 150);
   }
   test_draws("tiny", 2);
   if (!quick) {

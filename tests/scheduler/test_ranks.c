@@ -377,16 +377,16 @@ static void mark_tiles(const mk_program *p, uint32_t rank, size_t buffer, uint8_
   }
 }
 
-/* Whether a rank of a wide program multiplies nothing that the rank has not in a program of one row. */
-static bool has_all_tiles(const mk_program *wide, const mk_program *one) {
+/* Whether a rank of a program multiplies nothing that the rank has not in another program, beside which it runs. */
+static bool has_all_tiles(const mk_program *program, const mk_program *beside) {
   static uint8_t needed[1 << 14], there[1 << 14];
   bool all = true;
-  for (size_t b = 0; b < wide->buffer_count; b++) {
-    for (uint32_t rank = 0; rank < wide->machine.ranks && wide->buffers[b].kind == MK_KIND_WEIGHT; rank++) {
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    for (uint32_t rank = 0; rank < program->machine.ranks && program->buffers[b].kind == MK_KIND_WEIGHT; rank++) {
       memset(needed, 0, sizeof needed);
       memset(there, 0, sizeof there);
-      mark_tiles(wide, rank, b, needed);
-      mark_tiles(one, rank, b, there);
+      mark_tiles(program, rank, b, needed);
+      mark_tiles(beside, rank, b, there);
       for (size_t t = 0; t < sizeof needed; t++) {
         all = all && (needed[t] == 0 || there[t] != 0);
       }
@@ -397,12 +397,18 @@ static bool has_all_tiles(const mk_program *wide, const mk_program *one) {
 
 static void expect_shares(const mk_config *config, uint32_t ranks, bool shares) {
   const form narrow = {.rows = 1, .slots = 1, .context = 512}, of_prompts = {.rows = 128, .slots = 1, .context = 512};
+  const form of_several = {.rows = 64, .slots = 64, .context = 512};
   mk_graph *graph;
   cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
   mk_program *one = compile(config, &narrow, ranks, 4), *wide = compile(config, &of_prompts, ranks, 4);
+  mk_program *shared = compile(config, &of_several, ranks, 4);
   const bool even = config->kv_heads % ranks == 0; /* else the answer is no, whether it has to be or not */
   cr_expect_eq(mk_wide_shares(graph, ranks), shares, "%u ranks, hidden %u", ranks, config->hidden);
   cr_expect(has_all_tiles(wide, one) == shares || !even, "%u ranks, hidden %u", ranks, config->hidden);
+  /* Where several sequences share wide steps that program is the main one. */
+  cr_expect(has_all_tiles(one, shared) == shares || !even, "%u ranks, hidden %u", ranks, config->hidden);
+  cr_expect(has_all_tiles(wide, shared) || !shares, "%u ranks, hidden %u", ranks, config->hidden);
+  mk_program_free(shared);
   mk_program_free(wide);
   mk_program_free(one);
   mk_graph_free(graph);

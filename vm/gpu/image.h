@@ -47,6 +47,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RANKS_SAMPLING,
   MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING,
   MK_GPU_IMAGE_WIDE_RANKS,
+  MK_GPU_IMAGE_WIDE_SLOTS_RANKS,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */

@@ -118,13 +118,14 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
       /* several rows, sampling */
       {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
       {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
+  static const mk_gpu_image_part wide[2][2] = {/* several ranks, several slots */
+                                               {MK_GPU_IMAGE_WIDE, MK_GPU_IMAGE_WIDE_SLOTS},
+                                               {MK_GPU_IMAGE_WIDE_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS}};
   if (gpu->mla) {
     return MK_GPU_IMAGE_MLA;
   }
   if (gpu->rows > MK_MAX_ROWS) {
-    return gpu->ranks > 1                       ? MK_GPU_IMAGE_WIDE_RANKS
-           : mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS
-                                                : MK_GPU_IMAGE_WIDE;
+    return wide[gpu->ranks > 1][mk_program_slots(gpu->program) > 1];
   }
   if (mk_gpu_is_quantised(gpu->program)) {
     return quantised[gpu->rows > 1][mk_gpu_samples(gpu->program)];

@@ -285,11 +285,10 @@ static mk_status check_ranks(const mk_program *program) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
   const bool wide = mk_program_rows(program) > MK_MAX_ROWS;
-  const char *missing = wide && mk_program_slots(program) > 1 ? "has more than 16 rows per step of several slots"
-                        : has_codes(program, MK_KIND_WEIGHT)  ? "has quantised weights"
-                        : has_codes(program, MK_KIND_KV)      ? "has a KV cache in fp8"
-                        : !wide && !has_hints_alone(program)  ? "has a release counter"
-                                                              : NULL;
+  const char *missing = has_codes(program, MK_KIND_WEIGHT)   ? "has quantised weights"
+                        : has_codes(program, MK_KIND_KV)     ? "has a KV cache in fp8"
+                        : !wide && !has_hints_alone(program) ? "has a release counter"
+                                                             : NULL;
   MK_TRY(check_homes(program));
   return missing == NULL ? check_combined(program)
                          : mk_error(MK_ERR_FILE,

@@ -249,32 +249,46 @@ __device__ inline element *plain_lines(const device &d, const mk_operand &operan
          operand.col * b.tile_cols;
 }
 
-// Of several ranks: lines that the SM has put down in its own copy of a bf16 value go on to the copies of the other
-// readers, 16 bytes a thread, whole lines after each other: what goes over to another GPU in small pieces takes a
-// multiple of the time. All warps meet before, when the lines have been put down.
-__device__ inline void push_lines(const wide_consumer &c, const mk_operand &out, uint32_t lines) {
-  enum { BATCH = 4, THREADS = MK_GPU_CONSUMER_WARPS * 32 };
-  const mk_gpu_buffer &b = c.d.buffer(out);
-  uint8_t *own = tile::view<uint8_t>(plain_lines<uint16_t>(c.d, out));
-  uint32_t pieces = out.cols * b.tile_cols * 2 / 16, count = lines * pieces, stride = b.cols * 2;
-  uint32_t others = readers_of(out) & ~(1u << c.d.params.peers->rank);
-  consumers_meet();
+// Of several ranks: what an SM has put down in its own copy of a bf16 value goes on to the copies of the other readers,
+// 16 bytes a thread, whole lines after each other: what goes over to another GPU in small pieces takes a multiple of
+// the time.
+enum { PUSHED_TOGETHER = 4 };  // pieces of 16 bytes that a thread fetches together
+
+// The other ranks that read what the operand writes.
+__device__ inline uint32_t other_readers(const wide_consumer &c, const mk_operand &out) {
+  return readers_of(out) & ~(1u << c.d.params.peers->rank);
+}
+
+// `count` pieces, `pieces` of a line, lines `stride` bytes apart, by so many threads, of which this one is `first`.
+__device__ __forceinline__ void push_pieces(uint32_t others, uint8_t *own, uint32_t count, uint32_t pieces,
+                                            uint32_t stride, uint32_t first, uint32_t threads) {
 #pragma unroll 1
-  for (uint32_t first = tile::thread(); others != 0 && first < count; first += BATCH * THREADS) {
-    uint4 words[BATCH];
+  for (; others != 0 && first < count; first += PUSHED_TOGETHER * threads) {
+    uint4 words[PUSHED_TOGETHER];
 #pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      uint32_t at = min(first + i * THREADS, count - 1);
+    for (uint32_t i = 0; i < PUSHED_TOGETHER; i++) {
+      uint32_t at = min(first + i * threads, count - 1);
       words[i] = tile::load_l2<uint4>(own + static_cast<uint64_t>(at / pieces) * stride + at % pieces * 16);
     }
     to_readers(others, own, [&](uint8_t *copy) {
 #pragma unroll
-      for (uint32_t i = 0; i < BATCH; i++) {
-        uint32_t at = min(first + i * THREADS, count - 1);
+      for (uint32_t i = 0; i < PUSHED_TOGETHER; i++) {
+        uint32_t at = min(first + i * threads, count - 1);
         tile::store<uint4>(copy + static_cast<uint64_t>(at / pieces) * stride + at % pieces * 16, words[i]);
       }
     });
   }
+}
+
+// The operand's lines. All warps meet before, when the lines have been put down.
+__device__ inline void push_lines(const wide_consumer &c, const mk_operand &out, uint32_t lines) {
+  enum { THREADS = MK_GPU_CONSUMER_WARPS * 32 };
+  const mk_gpu_buffer &b = c.d.buffer(out);
+  uint8_t *own = tile::view<uint8_t>(plain_lines<uint16_t>(c.d, out));
+  uint32_t pieces = out.cols * b.tile_cols * 2 / 16, count = lines * pieces, stride = b.cols * 2;
+  uint32_t others = other_readers(c, out);
+  consumers_meet();
+  push_pieces(others, own, count, pieces, stride, tile::thread(), THREADS);
 }
 
 // By the first warp, at the end of a step: takes the next one from the plan, of `words` words each, and lets all roles

@@ -10,6 +10,7 @@
 #include "tests/support/fake_gpu.h"
 #include "vm/gpu/machine.h"
 #include "vm/gpu/machine_internal.h"
+#include "vm/program/attend_list.h"
 
 FAKE_GPU_IMAGE
 
@@ -255,16 +256,85 @@ Test(gpu_ranks, programs_that_gpus_do_not_share_yet) {
   mk_program *remote = compile(2, 1, false);
   remote->buffers[mk_program_find_buffer(remote, "token_ring")].rank = 1;
   expect_refused(remote, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 has buffer token_ring of rank 1");
-  mk_program *wide = compile_slots(2, 128, 1, false), *shared = compile_slots(2, 64, 64, false);
+  mk_program *wide = compile_slots(2, 128, 1, false), *drawing = compile_slots(2, 64, 64, true);
   for (size_t c = 0; c < wide->counter_count; c++) {
     wide->counters[c].rank = wide->counters[c].kind == MK_COUNTER_RELEASE ? 1 : wide->counters[c].rank;
   }
   expect_refused(wide, &(mk_gpu_options){0}, MK_ERR_FILE, "of rank 0 waits for counter");
-  expect_refused(shared, &(mk_gpu_options){0}, MK_ERR_FILE, "2 ranks and has more than 16 rows per step of several");
-  mk_program_free(shared);
+  expect_refused(drawing, &(mk_gpu_options){0}, MK_ERR_FILE, "is not yet in wide steps on a GPU");
+  mk_program_free(drawing);
   mk_program_free(wide);
   mk_program_free(remote);
   mk_program_free(many);
+}
+
+static const void *in_memory(const mk_gpu *gpu, size_t buffer) {
+  return (const void *)(uintptr_t)mk_gpu_address(gpu, buffer); /* device memory is memory */
+}
+
+/* The shares of attention that a rank's queues have are of the KV heads that lie there, and what they make goes to both
+ * ranks. */
+static void expect_shares_of_attention(const rig *r, const mk_gpu *gpu) {
+  const uint8_t *words = (const uint8_t *)gpu->params.instructions, *buffers = (const uint8_t *)gpu->params.buffers;
+  uint32_t shares = 0;
+  for (uint32_t q = 0; q < gpu->queues; q++) {
+    for (uint32_t i = 0; i < gpu->params.queues[q].count; i++) {
+      mk_instruction_word word;
+      mk_gpu_buffer kv;
+      memcpy(&word, words + (gpu->params.queues[q].first + i) * sizeof word, sizeof word);
+      if (word.opcode != MK_OP_ATTEND) {
+        continue;
+      }
+      const mk_operand *part = &word.parts[MK_PART_ATTEND_kv], *out = &word.parts[MK_PART_ATTEND_out];
+      memcpy(&kv, buffers + part->buffer * sizeof kv, sizeof kv);
+      const uint64_t head = (uint64_t)MK_BLOCK_TOKENS * kv.head_dim * 2 * sizeof(uint16_t);
+      cr_assert_eq(kv.cols, 1, "of two heads a rank has one");
+      cr_assert_geq(kv.address + part->col * head, gpu->kv);
+      cr_assert_eq(out->flags >> MK_GPU_READERS_SHIFT, 3);
+      cr_assert_eq(part->col, gpu->rank);
+      shares++;
+    }
+  }
+  cr_assert_gt(shares, 0, "%u SMs", r->program->machine.sms);
+}
+
+/* Wide steps of several sequences: every rank has the kernel for them, the plan and its work lists. */
+Test(gpu_ranks, several_sequences_share_wide_steps) {
+  enum { ROWS = 64, SLOTS = 20, WIDE_STEPS = 3 };
+  rig r = {.program = compile_slots(2, ROWS, ROWS, false)};
+  static mk_step_row plan[WIDE_STEPS * ROWS];
+  mk_plan_buffers found;
+  uint32_t *lists;
+  r.cuda = fake_gpu_start(&r.kernel);
+  r.cuda->devices = 2;
+  r.kernel.ranks = 2;
+  cr_assert_eq(mk_gpu_new(r.program, &(mk_gpu_options){0}, &r.gpu), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_plan_find(r.program, &found), MK_OK);
+  for (uint32_t step = 0; step < WIDE_STEPS; step++) {
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+      plan[step * ROWS + slot] =
+          (mk_step_row){.slot = slot, .position = step, .token = 3 + slot, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    }
+  }
+  const mk_buffer *table = &r.program->buffers[found.table];
+  for (uint32_t slot = 0; slot < SLOTS; slot++) {
+    cr_assert_eq(mk_gpu_write(r.gpu, found.table, (uint64_t)slot * table->cols * sizeof slot, &slot, sizeof slot),
+                 MK_OK);
+  }
+  const uint64_t bytes = mk_gpu_list_bytes(r.gpu, WIDE_STEPS);
+  cr_assert_neq(bytes, 0);
+  cr_assert_eq(mk_alloc(bytes, 1, &lists), MK_OK);
+  cr_assert_eq(mk_attend_lists(r.program, &found, plan, WIDE_STEPS, lists), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_gpu_run_plan(r.gpu, plan, WIDE_STEPS, NULL, NULL), MK_OK, "%s", mk_error_message());
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    const mk_gpu *gpu = r.gpu->of_rank[rank];
+    cr_assert_eq(gpu->image, MK_GPU_IMAGE_WIDE_SLOTS_RANKS);
+    cr_assert_eq(memcmp(in_memory(gpu, found.work), lists, bytes), 0, "the lists of rank %u", rank);
+    cr_assert_eq(memcmp(in_memory(gpu, found.plan), plan, sizeof plan), 0, "the plan of rank %u", rank);
+    expect_shares_of_attention(&r, gpu);
+  }
+  mk_free(lists);
+  stop(&r);
 }
 
 /* Of two ranks, from the first call of the driver to the last one: an error, and nothing is left. */
