@@ -366,6 +366,47 @@ static void test_fault(uint32_t ranks, uint32_t of_rank) {
   mk_engine_close(engine);
 }
 
+/* The same of a step that 64 sequences share: an instruction of rank 1 of 2 keeps its results to itself. */
+static void test_shared_fault(mk_opcode opcode) {
+  enum { ROWS = 64 };
+  static mk_step_row plan[ROWS];
+  char test[128];
+  trial t;
+  mk_engine *engine;
+  if (!place_model("tiny", have_heads_of_64, 2, &t)) {
+    return;
+  }
+  snprintf(test, sizeof test, "%s of a shared step, a fault on rank 1 of 2, on %s", mk_opcode_lookup(opcode)->name,
+           t.on);
+  const mk_engine_options options = {.device = t.on,
+                                     .synth = &t.config,
+                                     .synth_seed = 3,
+                                     .sms = t.sms,
+                                     .rows = ROWS,
+                                     .slots = ROWS,
+                                     .max_seq = 128,
+                                     .gpu_deadline_ms = FAULT_MS};
+  if (!expect_ok(mk_engine_open(NULL, &options, &engine), test)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  for (uint32_t i = 0; i < ROWS; i++) {
+    plan[i] = (mk_step_row){.slot = i, .token = i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+  }
+  if (write_table(gpu, mk_engine_program(engine), test)) {
+    mk_gpu_skip_signal(gpu, find_uid(mk_engine_program(engine), 1, opcode));
+    const mk_status status = mk_gpu_run_plan(gpu, plan, 1, NULL, NULL);
+    expect(status == MK_ERR_DEVICE, test, "the launch did not end with a fault");
+    expect(status == MK_OK || strstr(mk_error_message(), "rank ") != NULL, test, "the message names no rank");
+    printf("%s: %s\n", test, mk_error_message());
+    mk_gpu_skip_signal(gpu, 0);
+    if (write_table(gpu, mk_engine_program(engine), test)) {
+      expect_ok(mk_gpu_run_plan(gpu, plan, 1, NULL, NULL), test);
+    }
+  }
+  mk_engine_close(engine);
+}
+
 /* Machines of two ranks that come and go leave no memory: less than one of them takes, however often. The driver keeps
  * some pages of 2 MB for itself, the same after 10 starts and after 50. */
 static void test_starts(uint32_t starts) {
@@ -472,5 +513,7 @@ void test_ranks(bool quick) {
   }
   test_fault(2, 0);
   test_fault(2, 1);
+  test_shared_fault(MK_OP_ATTEND);
+  test_shared_fault(MK_OP_HEAD);
   test_starts(quick ? 10 : 50);
 }

@@ -60,8 +60,8 @@ static void expect_refused(mk_program *p, bool accepted, const char *why) {
 }
 
 /* Of as many sequences as rows. */
-static mk_program *compile_shared(const mk_config *config, uint32_t sms, uint32_t rows) {
-  const mk_compile_options options = {.sms = sms, .max_seq = 2048, .rows = rows, .slots = rows};
+static mk_program *compile_shared(const mk_config *config, uint32_t ranks, uint32_t sms, uint32_t rows) {
+  const mk_compile_options options = {.ranks = ranks, .sms = sms, .max_seq = 2048, .rows = rows, .slots = rows};
   mk_graph *graph = NULL;
   mk_program *p = NULL;
   cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
@@ -89,7 +89,7 @@ Test(gpu_refusals_wide, compiled_programs_are_taken) {
         mk_program_free(p);
       }
       for (uint32_t rows = MK_PROMPT_ROWS; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
-        mk_program *p = compile_shared(&config, sms[m], rows);
+        mk_program *p = compile_shared(&config, 1, sms[m], rows);
         expect_taken(p);
         mk_program_free(p);
       }
@@ -112,6 +112,22 @@ Test(gpu_refusals_wide, compiled_programs_of_known_shapes_are_taken) {
     mk_program *p = test_prompt_program(&config, 132, config.max_position < 4096 ? config.max_position : 4096, 1024);
     expect_taken(p);
     mk_program_free(p);
+  }
+}
+
+Test(gpu_refusals_wide, compiled_programs_of_ranks_are_taken) {
+  static const char *const names[] = {"llama-3.2-1b", "llama-3.1-8b"};
+  for (uint32_t s = 0; s < 2; s++) {
+    mk_config config;
+    cr_assert_eq(mk_synth_shape(names[s], &config), MK_OK);
+    config.layers = 2;
+    for (uint32_t ranks = 2; ranks <= (s == 0 ? 4 : 8); ranks *= 2) {
+      for (uint32_t rows = MK_PROMPT_ROWS; rows <= MK_MOST_SHARED_ROWS; rows *= 8) {
+        mk_program *p = compile_shared(&config, ranks, rows == MK_PROMPT_ROWS ? 132 : 33, rows);
+        expect_taken(p);
+        mk_program_free(p);
+      }
+    }
   }
 }
 
