@@ -40,12 +40,16 @@ typedef enum mk_gpu_image_part {
   /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu, rows_ranks.cu, wide_ranks.cu and so on. */
   MK_GPU_IMAGE_RANKS,
   MK_GPU_IMAGE_RANKS_FAMILIES,
+  MK_GPU_IMAGE_RANKS_QUANTISED,
   MK_GPU_IMAGE_RANKS_SAMPLING,
   MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING,
+  MK_GPU_IMAGE_RANKS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_ROWS_RANKS,
   MK_GPU_IMAGE_ROWS_RANKS_FAMILIES,
+  MK_GPU_IMAGE_ROWS_RANKS_QUANTISED,
   MK_GPU_IMAGE_ROWS_RANKS_SAMPLING,
   MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING,
+  MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_WIDE_RANKS,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
