@@ -10,8 +10,9 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     rows_families_sampling rows_families_sampling_recording
     quantised quantised_recording quantised_sampling quantised_sampling_recording
     rows_quantised rows_quantised_recording rows_quantised_sampling rows_quantised_sampling_recording
-    ranks ranks_families ranks_sampling ranks_families_sampling
-    rows_ranks rows_ranks_families rows_ranks_sampling rows_ranks_families_sampling
+    ranks ranks_families ranks_quantised ranks_sampling ranks_families_sampling ranks_quantised_sampling
+    rows_ranks rows_ranks_families rows_ranks_quantised
+    rows_ranks_sampling rows_ranks_families_sampling rows_ranks_quantised_sampling
     wide_ranks wide_slots_ranks mla fill bandwidth pack rank)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)

@@ -342,7 +342,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
   for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
     const row_ranges tiles = tiles_of_heads(lowering, rank);
     mk_place_in(&lowering->placer, rank, mk_buffer_grid_rows(weight) / lowering->ranks,
-                (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+                mk_tiles_bytes(weight, 1, 0, mk_buffer_grid_cols(weight)) * lowering->line_tiles);
     for (uint32_t i = 0; i < lowering->line_tiles * lowering->sms_of_rank; i++) {
       const uint32_t sm = rank * lowering->sms_of_rank + i % lowering->sms_of_rank;
       MK_TRY(emit_ranges(lowering, node, sm, &tiles, i / lowering->sms_of_rank));

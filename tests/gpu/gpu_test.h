@@ -9,7 +9,7 @@ extern unsigned passed, failed;
 extern const char *device;   /* as --device names it */
 extern uint32_t deadline_ms; /* of waits, as --deadline says; 0: the machine's own */
 
-extern mk_dtype kv; /* of the caches of models, as --kv says; MLA and several GPUs have bf16 */
+extern mk_dtype kv; /* of the caches of models, as --kv says; MLA has bf16 */
 
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);
@@ -48,7 +48,7 @@ void test_sampling(bool quick);
 /* All of it, one row and several, of a model. */
 void test_draws_of(const char *name, const mk_config *config);
 /* The same of a model that several GPUs share, named with commas, so many SMs of each. */
-void test_draws_of_ranks(const char *gpus, uint32_t each, const char *shape);
+void test_draws_of_ranks(const char *gpus, uint32_t each, const char *name, const mk_config *config);
 
 /* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
 void test_mla(bool quick);

@@ -50,6 +50,7 @@ static bool run(const mk_config *config, const char *on, uint32_t sms, uint32_t 
                                      .rows = rows,
                                      .slots = 1,
                                      .max_seq = length + MOST_STEPS + 1,
+                                     .kv = kv,
                                      .want_logits = with_logits,
                                      .gpu_deadline_ms = deadline_ms};
   out->count = 0;
@@ -223,6 +224,7 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, cons
                                      .synth_seed = 3,
                                      .sms = sms,
                                      .max_seq = LONGEST + MOST_TOKENS,
+                                     .kv = kv,
                                      .rows = c->rows,
                                      .slots = c->rows,
                                      .long_prompts = c->long_prompts,
@@ -446,12 +448,93 @@ static void test_starts(uint32_t starts) {
 }
 
 /* Draws of ranks, by their definition from the logits, which are those of one GPU. */
-static void test_draws(const char *shape, uint32_t ranks) {
-  char on[64];
-  uint32_t sms;
-  place_ranks(ranks, on, sizeof on, &sms);
-  test_draws_of_ranks(on, sms, shape);
-  printf("%s, draws of %u ranks on %s: compared with the definition\n", shape, ranks, on);
+static void test_draws(const char *shape, const char *what, change *of, uint32_t ranks) {
+  char test[128];
+  trial t;
+  if (place_model(shape, of, ranks, &t)) {
+    snprintf(test, sizeof test, "%s%s, draws of %u ranks on %s", shape, what, ranks, t.on);
+    test_draws_of_ranks(t.on, t.sms, test, &t.config);
+    printf("%s: compared with the definition\n", test);
+  }
+}
+
+static void have_fp8(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 0, MK_TENSOR_BF16, false); }
+static void have_fp8_by_64(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 64, MK_TENSOR_F32, false); }
+static void have_int8(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT8, 0, MK_TENSOR_F32, false); }
+static void have_int4(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false); }
+static void have_int4_zeros(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_F16, true); }
+static void have_int4_by_32(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 32, MK_TENSOR_F16, true); }
+
+static void have_int4_and_biases(mk_config *config) {
+  have_int4(config);
+  have_norms_of_heads(config);
+}
+
+static void have_four_layers_in_fp8(mk_config *config) {
+  have_fp8(config);
+  have_four_layers(config);
+}
+
+/* K of many strips, in parts. */
+static void have_int4_of_many_strips(mk_config *config) {
+  have_int4(config);
+  have_wide_norms(config);
+  config->layers = 2;
+}
+
+static const struct {
+  const char *name;
+  change *of;
+  bool quick; /* tested in a quick run, too */
+} forms[] = {
+    {" in fp8", have_fp8, true},
+    {" in fp8, groups of 64", have_fp8_by_64, false},
+    {" in int8", have_int8, true},
+    {" in int4", have_int4, true},
+    {" in int4 with zeros", have_int4_zeros, true},
+    {" in int4 with zeros, groups of 32", have_int4_by_32, false},
+    {" in int4, with norms of heads and biases", have_int4_and_biases, false},
+    {" in int4, of 8,192 columns", have_int4_of_many_strips, true},
+};
+
+/* The bits of one GPU, whose kernels for these weights quantised_gpu.c tests. */
+static void test_forms(bool quick) {
+  const uint32_t steps = quick ? 20 : MOST_STEPS, tokens = quick ? 8 : 40;
+  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+    if (!quick || forms[f].quick) {
+      compare("tiny", forms[f].name, forms[f].of, 2, steps);
+      compare_rows("tiny", forms[f].name, forms[f].of, 2, 4, tokens);
+      compare_rows("tiny", forms[f].name, forms[f].of, 2, 16, tokens);
+    }
+  }
+  compare("tiny", " in int4 with zeros", have_int4_zeros, 3, steps); /* q, k and v travel */
+  test_draws("tiny", " in int4 with zeros", have_int4_zeros, 2);
+  if (!quick) {
+    test_draws("tiny", " in fp8", have_fp8, 2);
+    compare("llama-3.2-1b", " in fp8", have_fp8, 2, steps);
+    compare("llama-3.2-1b", " in int4 with zeros", have_int4_zeros, 4, steps);
+    compare_rows("llama-3.2-1b", " in fp8", have_fp8, 4, 16, tokens);
+    compare_rows("llama-3.2-1b", " in int4 with zeros", have_int4_zeros, 2, 16, tokens);
+  }
+}
+
+/* A KV cache in fp8, with weights of bf16 and in codes. */
+static void test_fp8_caches(bool quick) {
+  const uint32_t steps = quick ? 20 : MOST_STEPS, tokens = quick ? 8 : 40;
+  const mk_dtype before = kv;
+  kv = MK_DTYPE_E4M3;
+  compare("tiny", ", cache in fp8", NULL, 2, steps);
+  compare("tiny", " of one KV head, cache in fp8", have_one_kv_head, 2, steps);
+  compare("tiny", " in int4, cache in fp8", have_int4, 2, steps);
+  compare_rows("tiny", ", cache in fp8", NULL, 2, 4, tokens);
+  compare_rows("tiny", " in int4, cache in fp8", have_int4, 2, 16, tokens);
+  compare_prompt("tiny", " in fp8, cache in fp8", have_fp8, 2, 16, 700, 8);
+  if (!quick) {
+    compare("llama-3.1-8b", " of 4 layers in fp8, cache in fp8", have_four_layers_in_fp8, 4, steps); /* 128 dims */
+    compare_rows("llama-3.1-8b", " of 4 layers in fp8, cache in fp8", have_four_layers_in_fp8, 2, 16, tokens);
+    test_draws("tiny", " in int4, cache in fp8", have_int4, 2);
+  }
+  kv = before;
 }
 
 void test_ranks(bool quick) {
@@ -505,12 +588,14 @@ void test_ranks(bool quick) {
     compare_many("llama-3.1-8b", " of 4 layers", have_four_layers, 2, 64, 64);
     compare_many("llama-3.1-8b", " of 4 layers", have_four_layers, 8, 512, 150);
   }
-  test_draws("tiny", 2);
+  test_draws("tiny", "", NULL, 2);
   if (!quick) {
-    test_draws("llama-3.2-1b", 2);
-    test_draws("llama-3.2-1b", 4);
-    test_draws("llama-3.2-1b", 8);
+    test_draws("llama-3.2-1b", "", NULL, 2);
+    test_draws("llama-3.2-1b", "", NULL, 4);
+    test_draws("llama-3.2-1b", "", NULL, 8);
   }
+  test_forms(quick);
+  test_fp8_caches(quick);
   test_fault(2, 0);
   test_fault(2, 1);
   test_shared_fault(MK_OP_ATTEND);

@@ -39,7 +39,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--deadline MS: of every wait, for runs under a tool that slows the GPU down (1500)\n"
-    "--kv fp8: of every model with a cache that it may have; with --rows, --sampling, --traces, --depth\n"
+    "--kv fp8: of every model with a cache that it may have; with --rows, --sampling, --ranks, --traces, --depth\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--prompts: the same of programs for the prompt of one sequence\n"

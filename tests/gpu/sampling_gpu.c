@@ -501,10 +501,10 @@ void test_sampling(bool quick) {
   }
 }
 
-void test_draws_of_ranks(const char *gpus, uint32_t each, const char *shape) {
+void test_draws_of_ranks(const char *gpus, uint32_t each, const char *name, const mk_config *config) {
   shared = gpus;
   sms = each;
-  test_shape(shape);
+  test_draws_of(name, config);
   shared = NULL;
   sms = 0;
 }

@@ -288,6 +288,27 @@ Test(ranks, a_cache_in_fp8) {
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .kv = MK_DTYPE_E4M3});
 }
 
+/* Of each form, with parts of K, and with columns that are no whole strips. */
+Test(ranks, quantised_weights) {
+  static const struct {
+    uint32_t shape, group;
+    mk_codes codes;
+    bool zeros;
+    form of;
+  } cases[] = {
+      {TWO_HEADS, 64, MK_CODES_INT4, true, {.rows = 1, .slots = 1, .context = 64, .steps = 9}},
+      {ODD, 0, MK_CODES_E4M3, false, {.rows = 1, .slots = 1, .context = 64, .steps = 9, .sampling = true}},
+      {PARTS, 0, MK_CODES_INT8, false, {.rows = 16, .slots = 3, .context = 128, .steps = 7}},
+      {ONE_HEAD, 128, MK_CODES_INT4, false, {.rows = 4, .slots = 4, .context = 64, .steps = 7, .kv = MK_DTYPE_E4M3}},
+      {WIDE, 0, MK_CODES_E4M3, false, {.rows = 128, .slots = 1, .context = 640, .steps = 5}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mk_config config = shapes[cases[i].shape];
+    mk_synth_quantise(&config, cases[i].codes, cases[i].group, MK_TENSOR_BF16, cases[i].zeros);
+    expect_bits(&config, &cases[i].of, test_effort(1, 12));
+  }
+}
+
 /* Splits that lie on several ranks, and of which some see nothing. */
 Test(ranks, windows) {
   const form f = {.rows = 1, .slots = 1, .context = 1024, .steps = 530};

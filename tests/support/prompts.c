@@ -7,6 +7,7 @@
 
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "vm/program/strips.h"
 
 mk_program *test_prompt_program(const mk_config *config, uint32_t sms, uint32_t context, uint32_t rows) {
   mk_config copy = *config;
@@ -18,6 +19,23 @@ mk_program *test_prompt_program(const mk_config *config, uint32_t sms, uint32_t 
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
+}
+
+/* Random strips for weight number b, which have scales of bf16: codes that are numbers in each form, and zeros. */
+static void fill_strips(const mk_buffer *buffer, size_t b, uint8_t *memory) {
+  const uint32_t bytes = mk_strip_bytes(buffer), zeros = mk_strip_codes(buffer) + mk_strip_scales(buffer);
+  const uint16_t unit = (uint16_t)(mk_float_param(buffer->dtype == MK_DTYPE_I4 ? 0x1p-6f : 0x1p-10f) >> 16);
+  cr_assert_eq(buffer->scale, MK_SCALE_BF16);
+  for (uint64_t strip = 0; strip * bytes < buffer->bytes; strip++) {
+    uint8_t *to = memory + strip * bytes;
+    for (uint32_t i = 0; i < bytes; i++) { /* 0x7f and 0xff of e4m3 are no numbers */
+      to[i] = (uint8_t)(((strip * bytes + i) * 2654435761u + b * 40503u) >> 13 & (i < zeros ? 0xf7 : 0x0f));
+    }
+    for (uint32_t i = mk_strip_codes(buffer); i < zeros; i += 2) {
+      const uint16_t scale = (uint16_t)(unit + (strip * 31 + i * 3) % 128);
+      memcpy(to + i, &scale, sizeof scale);
+    }
+  }
 }
 
 /* Random numbers for weight number b: matrices about 0, gains about 1, frequencies from 0 to 1. */
@@ -45,7 +63,9 @@ mk_cpu *test_prompt_machine(const mk_program *program, const mk_cpu_options *opt
   mk_cpu *cpu;
   cr_assert_eq(mk_cpu_new(program, options, &cpu), MK_OK, "%s", mk_error_message());
   for (size_t b = 0; b < program->buffer_count; b++) {
-    if (program->buffers[b].kind == MK_KIND_WEIGHT) {
+    if (mk_dtype_is_quantised(program->buffers[b].dtype) && program->buffers[b].kind == MK_KIND_WEIGHT) {
+      fill_strips(&program->buffers[b], b, mk_cpu_memory(cpu, b));
+    } else if (program->buffers[b].kind == MK_KIND_WEIGHT) {
       fill_weight(&program->buffers[b], b, mk_cpu_memory(cpu, b));
     } else if (program->buffers[b].kind == MK_KIND_KV) { /* what is not written is no number */
       memset(mk_cpu_memory(cpu, b), 0xff, program->buffers[b].bytes);

@@ -122,6 +122,16 @@ Test(command_processes, several_prompts) {
 Test(command_processes, bench) {
   expect((const char *[]){"bench", "--like", "tiny", "-p", "0", "-n", "8", "-r", "2", NULL}, "tg8");
 }
+Test(command_processes, quantised_weights_and_a_cache_in_fp8) {
+  char command[512];
+  snprintf(command, sizeof command,
+           "%s quantize -m %s/m -o %s/q --to int4 >/dev/null 2>&1 && rm -r %s/m && mv %s/q %s/m", MK_COMMAND, folder,
+           folder, folder, folder, folder);
+  cr_assert_eq(system(command), 0);
+  expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "5", "--json", "--kv", "fp8", NULL},
+         "\"tokens\": [293, 70, 12, 109, 291]");
+  expect((const char *[]){"bench", "--like", "tiny", "--weights", "fp8", "-p", "0", "-n", "8", "-r", "2", NULL}, "tg8");
+}
 
 /* ---- Signals ---- */
 

@@ -105,19 +105,20 @@ static const char *kernel_name(const mk_gpu *gpu) {
 }
 
 static mk_gpu_image_part image_of(const mk_gpu *gpu) {
-  static const mk_gpu_image_part tokens[2][2][2][2] = {
-      /* several ranks, several rows, families, sampling */
-      {{{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
+  static const mk_gpu_image_part tokens[2][2][3][2] = {
+      /* several ranks, several rows, families or (2) quantised of any family, sampling */
+      {{{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING},
+        {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING}},
        {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
-        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}},
+        {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}}},
       {{{MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_SAMPLING},
-        {MK_GPU_IMAGE_RANKS_FAMILIES, MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING}},
+        {MK_GPU_IMAGE_RANKS_FAMILIES, MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_RANKS_QUANTISED, MK_GPU_IMAGE_RANKS_QUANTISED_SAMPLING}},
        {{MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_SAMPLING},
-        {MK_GPU_IMAGE_ROWS_RANKS_FAMILIES, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING}}}};
-  static const mk_gpu_image_part quantised[2][2] = {
-      /* several rows, sampling */
-      {MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
-      {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}};
+        {MK_GPU_IMAGE_ROWS_RANKS_FAMILIES, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_ROWS_RANKS_QUANTISED, MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING}}}};
   static const mk_gpu_image_part wide[2][2] = {/* several ranks, several slots */
                                                {MK_GPU_IMAGE_WIDE, MK_GPU_IMAGE_WIDE_SLOTS},
                                                {MK_GPU_IMAGE_WIDE_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS}};
@@ -127,10 +128,8 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
   if (gpu->rows > MK_MAX_ROWS) {
     return wide[gpu->ranks > 1][mk_program_slots(gpu->program) > 1];
   }
-  if (mk_gpu_is_quantised(gpu->program)) {
-    return quantised[gpu->rows > 1][mk_gpu_samples(gpu->program)];
-  }
-  return tokens[gpu->ranks > 1][gpu->rows > 1][mk_gpu_is_of_family(gpu->program)][mk_gpu_samples(gpu->program)];
+  const size_t form = mk_gpu_is_quantised(gpu->program) ? 2 : mk_gpu_is_of_family(gpu->program);
+  return tokens[gpu->ranks > 1][gpu->rows > 1][form][mk_gpu_samples(gpu->program)];
 }
 
 static mk_status load_kernel(mk_gpu *gpu) {

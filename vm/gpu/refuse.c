@@ -106,17 +106,13 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
-static bool has_codes(const mk_program *program, uint32_t kind) {
+bool mk_gpu_is_quantised(const mk_program *program) {
   for (size_t i = 0; i < program->buffer_count; i++) {
-    if (program->buffers[i].kind == kind && mk_dtype_is_quantised(program->buffers[i].dtype)) {
+    if (mk_dtype_is_quantised(program->buffers[i].dtype)) {
       return true;
     }
   }
   return false;
-}
-
-bool mk_gpu_is_quantised(const mk_program *program) {
-  return has_codes(program, MK_KIND_WEIGHT) || has_codes(program, MK_KIND_KV);
 }
 
 /* Of quantised weights, warps take whole strips of 128 columns (vm/gpu/strips.cuh). */
@@ -284,17 +280,15 @@ static mk_status check_ranks(const mk_program *program) {
   if (ranks > MK_GPU_MOST_RANKS) {
     return mk_error(MK_ERR_FILE, "the program has %u ranks; this machine has at most %d", ranks, MK_GPU_MOST_RANKS);
   }
-  const bool wide = mk_program_rows(program) > MK_MAX_ROWS;
-  const char *missing = has_codes(program, MK_KIND_WEIGHT)   ? "has quantised weights"
-                        : has_codes(program, MK_KIND_KV)     ? "has a KV cache in fp8"
-                        : !wide && !has_hints_alone(program) ? "has a release counter"
-                                                             : NULL;
   MK_TRY(check_homes(program));
-  return missing == NULL ? check_combined(program)
-                         : mk_error(MK_ERR_FILE,
-                                    "the program has %u ranks and %s, which several GPUs do not do yet: use one GPU, "
-                                    "or --device cpu",
-                                    ranks, missing);
+  if (mk_program_rows(program) <= MK_MAX_ROWS && !has_hints_alone(program)) {
+    return mk_error(
+        MK_ERR_FILE,
+        "the program has %u ranks and has a release counter, which several GPUs do not do yet: use one GPU, "
+        "or --device cpu",
+        ranks);
+  }
+  return check_combined(program);
 }
 
 mk_status mk_gpu_check_program(const mk_program *program) {

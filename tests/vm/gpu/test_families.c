@@ -37,21 +37,22 @@ static const struct {
     {"olmo2", ",\"attention_bias\":true", false},
 };
 
-static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t rows, bool sampling) {
+static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t ranks, uint32_t rows, bool sampling) {
   mk_program *program;
   mk_gpu *gpu;
   fake_gpu kernel;
-  const mk_compile_options options = {.sms = 5, .max_seq = 256, .rows = rows, .sampling = sampling};
+  const mk_compile_options options = {.sms = 5, .ranks = ranks, .max_seq = 256, .rows = rows, .sampling = sampling};
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
-  (void)fake_gpu_start(&kernel);
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%u rows: %s", rows, mk_error_message());
+  fake_gpu_start(&kernel)->devices = 2; /* a driver is asked for their number once */
+  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%u ranks, %u rows: %s", ranks, rows,
+               mk_error_message());
   const mk_gpu_image_part part = asked; /* its kernel is all that a machine loads */
   mk_gpu_free(gpu);
   mk_program_free(program);
   return part;
 }
 
-static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t rows, bool sampling) {
+static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t ranks, uint32_t rows, bool sampling) {
   char text[512];
   mk_config config;
   mk_graph *graph;
@@ -62,13 +63,19 @@ static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t r
            type, keys);
   cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  const mk_gpu_image_part part = image_of_graph(graph, rows, sampling);
+  const mk_gpu_image_part part = image_of_graph(graph, ranks, rows, sampling);
   mk_graph_free(graph);
   return part;
 }
 
 /* Whatever the family. */
 Test(gpu_families, quantised_weights_have_kernels_of_their_own) {
+  static const mk_gpu_image_part of[2][2][2] = {
+      /* several ranks, several rows, sampling */
+      {{MK_GPU_IMAGE_QUANTISED, MK_GPU_IMAGE_QUANTISED_SAMPLING},
+       {MK_GPU_IMAGE_ROWS_QUANTISED, MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING}},
+      {{MK_GPU_IMAGE_RANKS_QUANTISED, MK_GPU_IMAGE_RANKS_QUANTISED_SAMPLING},
+       {MK_GPU_IMAGE_ROWS_RANKS_QUANTISED, MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING}}};
   mk_config config;
   mk_graph *graph;
   for (int biased = 0; biased < 2; biased++) {
@@ -76,25 +83,34 @@ Test(gpu_families, quantised_weights_have_kernels_of_their_own) {
     mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
     config.qkv_bias = biased != 0;
     cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-    cr_expect_eq(image_of_graph(graph, 1, false), MK_GPU_IMAGE_QUANTISED, "biased %d", biased);
-    cr_expect_eq(image_of_graph(graph, 4, false), MK_GPU_IMAGE_ROWS_QUANTISED, "biased %d", biased);
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+      for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 4) {
+        for (int sampling = 0; sampling < 2; sampling++) {
+          cr_expect_eq(image_of_graph(graph, ranks, rows, sampling != 0), of[ranks > 1][rows > 1][sampling],
+                       "biased %d, %u ranks, %u rows, sampling %d", biased, ranks, rows, sampling);
+        }
+      }
+    }
     mk_graph_free(graph);
   }
 }
 
 Test(gpu_families, have_kernels_of_their_own) {
-  static const mk_gpu_image_part of[2][2][2] = {
-      /* several rows, plain, sampling */
-      {{MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}, {MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}},
-      {{MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING},
-       {MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING}}};
+  static const mk_gpu_image_part of[2][2][2][2] = {
+      /* several ranks, several rows, plain, sampling */
+      {{{MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}, {MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}},
+       {{MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING}}},
+      {{{MK_GPU_IMAGE_RANKS_FAMILIES, MK_GPU_IMAGE_RANKS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_RANKS, MK_GPU_IMAGE_RANKS_SAMPLING}},
+       {{MK_GPU_IMAGE_ROWS_RANKS_FAMILIES, MK_GPU_IMAGE_ROWS_RANKS_FAMILIES_SAMPLING},
+        {MK_GPU_IMAGE_ROWS_RANKS, MK_GPU_IMAGE_ROWS_RANKS_SAMPLING}}}};
   for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-    for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 4) {
-      for (int sampling = 0; sampling < 2; sampling++) {
-        cr_expect_eq(image_of(families[i].type, families[i].keys, rows, sampling != 0),
-                     of[rows > 1][families[i].plain][sampling], "%s%s, %u rows, sampling %d", families[i].type,
-                     families[i].keys, rows, sampling);
-      }
+    for (uint32_t of_case = 0; of_case < 12; of_case++) {
+      const uint32_t ranks = 1 + of_case / 6, rows = 1U << of_case % 3 * 2, sampling = of_case / 3 % 2;
+      cr_expect_eq(image_of(families[i].type, families[i].keys, ranks, rows, sampling != 0),
+                   of[ranks > 1][rows > 1][families[i].plain][sampling], "%s%s, %u ranks, %u rows, sampling %u",
+                   families[i].type, families[i].keys, ranks, rows, sampling);
     }
   }
 }

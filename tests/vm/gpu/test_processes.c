@@ -25,6 +25,7 @@ typedef struct plan_of_test {
   char address[32];
   uint32_t ranks, deadline_s, launches;
   bool tells_peers;
+  bool quantised; /* weights in int4 with zeros, the KV cache in fp8 */
   void (*tamper)(rank_world *world, uint32_t rank);
   uint32_t again;      /* opens and closes all so often more */
   uint32_t fault_rank; /* comes to a fault in the second launch; UINT32_MAX: none */
@@ -38,12 +39,20 @@ static void start_plan(plan_of_test *p, uint32_t ranks) {
   rank_address(p->address);
 }
 
-static mk_program *compile(uint32_t ranks, uint32_t rows) {
+static mk_program *compile(uint32_t ranks, uint32_t rows, bool quantised) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  const mk_compile_options options = {.sms = 4, .ranks = ranks, .max_seq = 256, .rows = rows, .slots = rows};
+  const mk_compile_options options = {.sms = 4,
+                                      .ranks = ranks,
+                                      .max_seq = 256,
+                                      .rows = rows,
+                                      .slots = rows,
+                                      .kv = quantised ? MK_DTYPE_E4M3 : MK_DTYPE_BF16};
   RANK_MUST(mk_synth_shape("tiny", &config) == MK_OK);
+  if (quantised) {
+    mk_synth_quantise(&config, MK_CODES_INT4, 64, MK_TENSOR_F16, true);
+  }
   RANK_MUST(mk_llama_graph(&config, &graph) == MK_OK);
   RANK_MUST(mk_compile(graph, &options, &program) == MK_OK);
   mk_graph_free(graph);
@@ -151,7 +160,7 @@ static mk_status run_rank(uint32_t rank, void *user) {
   if (p->tamper != NULL) {
     p->tamper(&world, rank);
   }
-  mk_program *program = compile(p->ranks, 1);
+  mk_program *program = compile(p->ranks, 1, p->quantised);
   mk_status status = MK_OK;
   for (uint32_t i = 0; i <= p->again && status == MK_OK; i++) {
     const mk_group_options options = {
@@ -207,6 +216,15 @@ static void run_well(uint32_t ranks, bool tells_peers) {
 Test(gpu_processes, ranks_run_launches_over_windows_of_2_28) { run_well(RANKS, false); }
 Test(gpu_processes, ranks_run_launches_over_windows_that_nccl_tells_of) { run_well(RANKS, true); }
 Test(gpu_processes, eight_ranks) { run_well(MK_GPU_MOST_RANKS, false); }
+
+Test(gpu_processes, ranks_share_quantised_weights) {
+  plan_of_test p;
+  rank_process processes[RANKS];
+  start_plan(&p, RANKS);
+  p.quantised = true;
+  start_all(processes, &p);
+  expect_all(processes, &p);
+}
 
 Test(gpu_processes, rank_0_stops_a_launch_for_all) {
   plan_of_test p;
@@ -440,7 +458,7 @@ static mk_status run_hanging(uint32_t rank, void *user) {
   mk_gpu *gpu = NULL;
   rank_world_start(&world, rank, p->ranks, false);
   world.nccl->hangs = rank == 1;
-  mk_program *program = compile(p->ranks, 1);
+  mk_program *program = compile(p->ranks, 1, p->quantised);
   const mk_group_options options = {
       .rank = rank, .ranks = p->ranks, .address = p->address, .deadline_s = 2, .version = "a test"};
   MK_TRY(mk_group_open(&options, 1, rank, &group));

@@ -1,0 +1,3 @@
+// The same for quantised weights.
+#define MK_GPU_QUANTISED true
+#include "vm/gpu/ranks_families_sampling.cu"
