@@ -109,7 +109,7 @@ endfunction()
 
 file(GLOB_RECURSE MK_TEST_SOURCES CONFIGURE_DEPENDS tests/test_*.c)
 if(TARGET mk_in_process) # those that have threads
-  set(with_threads "vm/test_threads" "lib/test_(mkvm|threads|serve)"
+  set(with_threads "vm/test_threads" "engine/test_synth_weights" "lib/test_(mkvm|threads|serve)"
       "serve/test_(metrics|http|http_limits|http_listen|http_pieces|server|server_load|server_log|server_streams)")
   list(JOIN with_threads "|" with_threads)
   list(FILTER MK_TEST_SOURCES INCLUDE REGEX "/(${with_threads})\\.c$")

@@ -2,12 +2,14 @@
 #include "engine/synth_weights.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "engine/vectors.h"
 #include "engine/weights.h"
 #include "instructions/reference.h"
 #include "models/synth.h"
+#include "vm/cores.h"
 #include "vm/gpu/extra.h"
 #include "vm/program/strips.h"
 
@@ -95,17 +97,60 @@ static void fill_row(const mk_buffer *b, const mk_form *form, const mk_gpu_fill_
   }
 }
 
-/* Quantised matrices, packed, into zeros. Rows of padding stay zero, which their scales are then, too. */
-static void fill_strips(const mk_graph *graph, const mk_weight *weight, const mk_gpu_fill_source *sources,
-                        uint8_t *memory) {
-  const mk_buffer b = mk_matrix_buffer(weight);
-  const uint64_t row_tile = mk_tiles_bytes(&b, 1, 0, mk_buffer_grid_cols(&b));
-  for (uint32_t row = 0; row < weight->rows; row++) {
-    uint32_t source, source_row;
-    if (mk_weight_row(weight, graph->config.head_dim, row, &source, &source_row)) {
-      fill_row(&b, &weight->form, &sources[source], weight->sources[source].first + source_row, row,
-               memory + row / MK_TILE * row_tile);
+/* A matrix that several threads fill, a row tile at a time: what they write lies apart. */
+typedef struct matrix_fill {
+  const mk_graph *graph;
+  const mk_weight *weight;
+  const mk_gpu_fill_source *sources;
+  uint8_t *memory; /* zeros */
+  mk_buffer b;
+  _Atomic uint32_t taken; /* row tiles */
+} matrix_fill;
+
+static void fill_plain_row(const matrix_fill *f, uint32_t source, uint32_t source_row, uint32_t row) {
+  const mk_gpu_fill_source *from = &f->sources[source];
+  const uint32_t cols = f->weight->cols, grid_cols = mk_buffer_grid_cols(&f->b);
+  const uint64_t first = ((uint64_t)f->weight->sources[source].first + source_row) * cols;
+  uint16_t *to = (uint16_t *)f->memory;
+  for (uint32_t col = 0; col < cols; col++) {
+    to[mk_tile_offset(grid_cols, row, col)] = mk_synth_value(from->key, first + col, from->offset, from->scale);
+  }
+}
+
+/* Rows of padding stay zero, which quantised ones' scales are then, too. */
+static void *fill_tiles(void *user) {
+  matrix_fill *f = user;
+  const mk_weight *weight = f->weight;
+  const uint64_t row_tile = mk_tiles_bytes(&f->b, 1, 0, mk_buffer_grid_cols(&f->b));
+  for (uint32_t tile = f->taken++; tile < mk_buffer_grid_rows(&f->b); tile = f->taken++) {
+    for (uint32_t row = tile * MK_TILE; row < (tile + 1) * MK_TILE && row < weight->rows; row++) {
+      uint32_t source, source_row;
+      if (!mk_weight_row(weight, f->graph->config.head_dim, row, &source, &source_row)) {
+        continue;
+      }
+      if (weight->form.codes != MK_CODES_NONE) {
+        fill_row(&f->b, &weight->form, &f->sources[source], weight->sources[source].first + source_row, row,
+                 f->memory + tile * row_tile);
+      } else {
+        fill_plain_row(f, source, source_row, row);
+      }
     }
+  }
+  return NULL;
+}
+
+static void fill_matrix(matrix_fill *f) {
+  enum { MOST_THREADS = 64, ELEMENTS_OF_THREAD = 1 << 18 }; /* a few milliseconds each, at least */
+  pthread_t threads[MOST_THREADS];
+  const uint64_t parts = (uint64_t)f->weight->rows * f->weight->cols / ELEMENTS_OF_THREAD;
+  const uint32_t cores = mk_cores(MOST_THREADS), wanted = parts < cores ? (uint32_t)parts : cores;
+  uint32_t started = 0;
+  while (started + 1 < wanted && pthread_create(&threads[started], NULL, fill_tiles, f) == 0) {
+    started++; /* if the system gives no more, those that there are do all of it */
+  }
+  fill_tiles(f);
+  for (uint32_t t = 0; t < started; t++) {
+    pthread_join(threads[t], NULL);
   }
 }
 
@@ -130,23 +175,9 @@ mk_status mk_synth_weights_fill(const mk_graph *graph, const mk_weight *weight, 
   }
   mk_gpu_fill fill;
   MK_TRY(describe(graph, weight, seed, &fill));
-  if (weight->form.codes != MK_CODES_NONE) {
-    fill_strips(graph, weight, fill.sources, memory);
-    return MK_OK;
-  }
-  uint16_t *to = memory;
-  uint32_t grid_cols = (weight->cols + MK_TILE - 1) / MK_TILE;
-  for (uint32_t row = 0; row < weight->rows; row++) {
-    uint32_t source, source_row;
-    if (!mk_weight_row(weight, graph->config.head_dim, row, &source, &source_row)) {
-      continue;
-    }
-    const mk_gpu_fill_source *from = &fill.sources[source];
-    for (uint32_t col = 0; col < weight->cols; col++) {
-      uint64_t index = ((uint64_t)weight->sources[source].first + source_row) * weight->cols + col;
-      to[mk_tile_offset(grid_cols, row, col)] = mk_synth_value(from->key, index, from->offset, from->scale);
-    }
-  }
+  matrix_fill f = {
+      .graph = graph, .weight = weight, .sources = fill.sources, .memory = memory, .b = mk_matrix_buffer(weight)};
+  fill_matrix(&f);
   return MK_OK;
 }
 
@@ -163,7 +194,7 @@ mk_status mk_synth_weights_fill_gpu(const mk_graph *graph, const mk_weight *weig
     mk_free(vector);
     return status;
   }
-  if (weight->form.codes != MK_CODES_NONE) { /* by the host, some ten seconds a billion weights */
+  if (weight->form.codes != MK_CODES_NONE) { /* by the host, some ten seconds of a core a billion weights */
     const mk_buffer b = mk_matrix_buffer(weight);
     void *strips;
     MK_TRY(mk_alloc(mk_buffer_bytes(&b), 1, &strips));

@@ -1,7 +1,10 @@
-/* Hash weights of quantised forms: what they stand for is finite, padding is 0, and every code comes up. */
+/* Hash weights of quantised forms: what they stand for is finite, padding is 0, and every code comes up. And of all
+ * forms: threads that fill them side by side. */
+#define _GNU_SOURCE
 #include "engine/synth_weights.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,15 +25,17 @@ static const struct {
              {MK_CODES_INT4, 64, MK_TENSOR_F32, true},  {MK_CODES_INT4, 32, MK_TENSOR_F16, true}};
 enum { FORMS = sizeof forms / sizeof forms[0], SEED = 5 };
 
-/* Of a family whose sizes divide by nothing. */
-static mk_graph *graph_of(size_t form) {
+/* Of a family whose sizes divide by nothing. form: FORMS for bf16. */
+static mk_graph *graph_of(size_t form, uint32_t hidden) {
   mk_config config;
   mk_graph *graph;
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  config.hidden = 203;
+  config.hidden = hidden;
   config.intermediate = 331;
   config.layers = 1;
-  mk_synth_quantise(&config, forms[form].codes, forms[form].group, forms[form].scale, forms[form].zeros);
+  if (form < FORMS) {
+    mk_synth_quantise(&config, forms[form].codes, forms[form].group, forms[form].scale, forms[form].zeros);
+  }
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
   return graph;
 }
@@ -68,7 +73,7 @@ static void check_numbers(const mk_weight *weight, const mk_buffer *b, const uin
 
 Test(synth_weights, quantised_forms) {
   for (size_t f = 0; f < FORMS; f++) {
-    mk_graph *graph = graph_of(f);
+    mk_graph *graph = graph_of(f, 203);
     uint32_t seen = 0;
     for (size_t w = 0; w < graph->weight_count; w++) {
       const mk_weight *weight = &graph->weights[w];
@@ -100,6 +105,38 @@ Test(synth_weights, quantised_forms) {
       seen++;
     }
     cr_assert_eq(seen, 4);
+    mk_graph_free(graph);
+  }
+}
+
+/* As many threads as there are cores fill a matrix that is large enough for several; one does where there is one. */
+Test(synth_weights, the_same_by_any_number_of_threads) {
+  for (size_t f = 0; f <= FORMS; f++) {
+    mk_graph *graph = graph_of(f, 3203);
+    uint32_t large = 0;
+    for (size_t w = 0; w < graph->weight_count; w++) {
+      const mk_weight *weight = &graph->weights[w];
+      if ((uint64_t)weight->rows * weight->cols < 1 << 20) {
+        continue;
+      }
+      const mk_buffer b = mk_matrix_buffer(weight);
+      uint8_t *by_many, *by_one;
+      cpu_set_t all, one;
+      cr_assert_eq(mk_alloc(mk_buffer_bytes(&b), 1, &by_many), MK_OK);
+      cr_assert_eq(mk_alloc(mk_buffer_bytes(&b), 1, &by_one), MK_OK);
+      cr_assert_eq(mk_synth_weights_fill(graph, weight, SEED, by_many), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+      CPU_ZERO(&one);
+      CPU_SET((size_t)sched_getcpu(), &one);
+      cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+      cr_assert_eq(mk_synth_weights_fill(graph, weight, SEED, by_one), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(sched_setaffinity(0, sizeof all, &all), 0);
+      cr_expect_eq(memcmp(by_many, by_one, mk_buffer_bytes(&b)), 0, "%s, form %zu", weight->name, f);
+      mk_free(by_one);
+      mk_free(by_many);
+      large++;
+    }
+    cr_assert_gt(large, 0);
     mk_graph_free(graph);
   }
 }
