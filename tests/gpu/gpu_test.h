@@ -50,6 +50,14 @@ void test_draws_of(const char *name, const mk_config *config);
 /* The same of a model that several GPUs share, named with commas, so many SMs of each. */
 void test_draws_of_ranks(const char *gpus, uint32_t each, const char *name, const mk_config *config);
 
+/* Changes of a model (quantised_gpu.c): weights of codes, some by groups of 64 or 32 columns or with zeros. */
+void have_fp8(mk_config *config);
+void have_fp8_by_64(mk_config *config);
+void have_int8(mk_config *config);
+void have_int4(mk_config *config);
+void have_int4_zeros(mk_config *config);
+void have_int4_by_32(mk_config *config);
+
 /* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
 void test_mla(bool quick);
 /* Programs of several rows per step, instruction by instruction and sequence by sequence (rows_gpu.c). */

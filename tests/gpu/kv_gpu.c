@@ -12,7 +12,6 @@
 enum { SEED = 3, STEPS = 8, CONTEXT = 1500, SMALLEST = 112, EXPONENTS = 8 };
 
 static void have_head_norms(mk_config *config) { config->qk_norm = MK_QK_NORM_HEAD; }
-static void have_int4(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false); }
 
 static const shape shapes[] = {
     {"fp8 cache, 64 dims", 512, 1024, 8, 2, 64, 2, CONTEXT, NULL},

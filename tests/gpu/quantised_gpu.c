@@ -15,14 +15,14 @@
 
 enum { SEED = 3, STEPS = 24, CONTEXT = 128 };
 
-static void have_fp8(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 0, MK_TENSOR_BF16, false); }
+void have_fp8(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 0, MK_TENSOR_BF16, false); }
+void have_fp8_by_64(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 64, MK_TENSOR_F16, false); }
+void have_int8(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT8, 0, MK_TENSOR_F32, false); }
+void have_int4(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false); }
+void have_int4_zeros(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_F16, true); }
+void have_int4_by_32(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 32, MK_TENSOR_F16, true); }
 static void have_fp8_of_fp32(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false); }
-static void have_fp8_by_64(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 64, MK_TENSOR_F16, false); }
-static void have_int8(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT8, 0, MK_TENSOR_F32, false); }
-static void have_int4(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false); }
-static void have_int4_zeros(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_F16, true); }
 static void have_int4_by_64(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 64, MK_TENSOR_BF16, true); }
-static void have_int4_by_32(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 32, MK_TENSOR_F16, true); }
 static void have_int4_of_fp32(mk_config *config) {
   mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_F32, false);
 }

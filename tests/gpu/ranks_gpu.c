@@ -458,13 +458,6 @@ static void test_draws(const char *shape, const char *what, change *of, uint32_t
   }
 }
 
-static void have_fp8(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 0, MK_TENSOR_BF16, false); }
-static void have_fp8_by_64(mk_config *config) { mk_synth_quantise(config, MK_CODES_E4M3, 64, MK_TENSOR_F32, false); }
-static void have_int8(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT8, 0, MK_TENSOR_F32, false); }
-static void have_int4(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false); }
-static void have_int4_zeros(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 128, MK_TENSOR_F16, true); }
-static void have_int4_by_32(mk_config *config) { mk_synth_quantise(config, MK_CODES_INT4, 32, MK_TENSOR_F16, true); }
-
 static void have_int4_and_biases(mk_config *config) {
   have_int4(config);
   have_norms_of_heads(config);

@@ -203,28 +203,21 @@ static void expect_failure(rank_process *process, int code, const char *why) {
   cr_assert_not_null(strstr(process->message, why), "%s", process->message);
 }
 
-static void run_well(uint32_t ranks, bool tells_peers) {
+static void run_well(uint32_t ranks, bool tells_peers, bool quantised) {
   plan_of_test p;
   rank_process processes[MK_GPU_MOST_RANKS];
   start_plan(&p, ranks);
   p.tells_peers = tells_peers;
+  p.quantised = quantised;
   start_all(processes, &p);
   expect_all(processes, &p);
 }
 
 /* Launches, writes and reads, whether NCCL tells where the others' memory is or its structure does. */
-Test(gpu_processes, ranks_run_launches_over_windows_of_2_28) { run_well(RANKS, false); }
-Test(gpu_processes, ranks_run_launches_over_windows_that_nccl_tells_of) { run_well(RANKS, true); }
-Test(gpu_processes, eight_ranks) { run_well(MK_GPU_MOST_RANKS, false); }
-
-Test(gpu_processes, ranks_share_quantised_weights) {
-  plan_of_test p;
-  rank_process processes[RANKS];
-  start_plan(&p, RANKS);
-  p.quantised = true;
-  start_all(processes, &p);
-  expect_all(processes, &p);
-}
+Test(gpu_processes, ranks_run_launches_over_windows_of_2_28) { run_well(RANKS, false, false); }
+Test(gpu_processes, ranks_run_launches_over_windows_that_nccl_tells_of) { run_well(RANKS, true, false); }
+Test(gpu_processes, eight_ranks) { run_well(MK_GPU_MOST_RANKS, false, false); }
+Test(gpu_processes, ranks_share_quantised_weights) { run_well(RANKS, false, true); }
 
 Test(gpu_processes, rank_0_stops_a_launch_for_all) {
   plan_of_test p;
