@@ -356,10 +356,10 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
-/* Whether a GPU, or several, take wide programs of these options: not yet of quantised weights or caches
- * (vm/gpu/refuse.c). */
+/* Whether a GPU, or several, take wide programs of these options: not yet of quantised weights or caches, nor such that
+ * draw on several (vm/gpu/refuse.c, refuse_wide.c). */
 static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
-  if (wide->kv != MK_DTYPE_BF16) {
+  if (wide->kv != MK_DTYPE_BF16 || (wide->sampling && wide->ranks > 1)) {
     return false;
   }
   for (size_t i = 0; i < graph->weight_count; i++) {
@@ -408,17 +408,21 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
-/* As many of the rows as suit the machine: more than MK_MAX_ROWS on GPUs, where nothing is drawn, of models that have
- * wide steps there; one where the GPU's kernels of several rows ask for whole tiles, and with more GPUs than KV
- * heads. */
+/* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU, or on several where nothing is drawn, of
+ * models that have wide steps there; one where the GPU's kernels of several rows ask for whole tiles, and with more GPUs
+ * than KV heads. */
 static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
                               const place *where) {
   const bool gpu = where->on_gpus;
   const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-  const mk_compile_options wide = {
-      .ranks = where->ranks, .rows = options->rows, .slots = options->slots, .kv = options->kv};
-  const bool many = gpu && !samples && takes_wide(engine->graph, &wide);
-  const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
+  const uint32_t most = samples && options->rows > MK_MOST_DRAWING_ROWS ? MK_MOST_DRAWING_ROWS : options->rows;
+  const mk_compile_options wide = {.ranks = where->ranks,
+                                   .rows = most,
+                                   .slots = options->slots < most ? options->slots : most,
+                                   .kv = options->kv,
+                                   .sampling = samples};
+  const bool many = gpu && takes_wide(engine->graph, &wide);
+  const uint32_t rows = most > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : most;
   return gpu && (!whole || where->ranks > engine->config.kv_heads) ? 1 : rows;
 }
 
@@ -466,7 +470,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .ranks = where.ranks,
                                 .max_seq = engine->max_seq,
                                 .rows = rows,
-                                .slots = rows == options->rows ? options->slots : 0,
+                                .slots = options->slots < rows ? options->slots : rows,
                                 .blocks = options->kv_blocks,
                                 .kv = options->kv,
                                 .sampling = samples,

@@ -2,7 +2,8 @@
 // active lines, remembers what slots have chosen, and takes the lines of the next step from the plan; next.c. 32 lines
 // at a time, one of each lane; the warps share the SMs. Waits: the candidates, which every SM publishes after all that
 // it does in the step. Publishes the new state to all roles of its SM (STATE_READY), and on the SM with a `ring`
-// operand the choices to the host.
+// operand the choices to the host. In the kernel that samples, the DRAW right before it has left the lines' choices
+// (search_slots.cuh), and it waits for nothing.
 #pragma once
 #include "instructions/head_slots.cuh"
 
@@ -42,27 +43,38 @@ __device__ inline void merge_line(const wide_consumer &c, const mk_operand &cand
   }
 }
 
-// By the first warp, of the lane's line: what all warps have found. The abort flag is read after the candidates, so
-// that what was computed from a wait that was given up never reaches the host.
-__device__ inline void choose(const wide_consumer &c, const mk_instruction_word &in, uint32_t line) {
-  float best = -INFINITY;
-  uint32_t index = MK_CANDIDATE_NONE, count = lines_of(c.d).count;
+// By the first warp, of the lane's line, which chooses: what DRAW has left, where the kernel samples, or what all warps
+// have found; in the form that the host gets.
+template <typename role>
+__device__ inline uint32_t choice_of(const role &c, uint32_t line) {
+  if constexpr (MK_HAS(drawn_choice(c, line))) {
+    return drawn_choice(c, line);
+  } else {
+    float best = -INFINITY;
+    uint32_t index = MK_CANDIDATE_NONE;
 #pragma unroll
-  for (uint32_t warp = 0; warp < MK_GPU_CONSUMER_WARPS; warp++) {
-    take_better(best, index, merged_by(warp)->best[tile::lane()], merged_by(warp)->index[tile::lane()]);
+    for (uint32_t warp = 0; warp < MK_GPU_CONSUMER_WARPS; warp++) {
+      take_better(best, index, merged_by(warp)->best[tile::lane()], merged_by(warp)->index[tile::lane()]);
+    }
+    return index | (isnan(best) ? MK_RESULT_NAN : 0u);
   }
-  bool chooses = line < count && (lines_of(c.d).places[line] & LINE_CHOOSES) != 0;
+}
+
+// By the first warp, of the lane's line. The abort flag is read after the candidates, so that what was computed from a
+// wait that was given up never reaches the host.
+__device__ inline void tell_choice(const wide_consumer &c, const mk_instruction_word &in, uint32_t line) {
+  bool chooses = line < lines_of(c.d).count && (lines_of(c.d).places[line] & LINE_CHOOSES) != 0;
+  uint32_t result = chooses ? choice_of(c, line) : MK_CANDIDATE_NONE;
   // What goes on is the slot's last line that chose: lines that do not choose are each for itself.
   uint32_t slot = min(__ldg(planned_rows(c.d) + line).x, MK_MOST_SHARED_ROWS - 1u);
   uint32_t same = tile::lanes_sharing(chooses ? slot : MK_MOST_SHARED_ROWS + tile::lane());
   if (chooses && same >> tile::lane() == 1) {
-    wide_shared()->choices.of_slot[slot] = index;
+    wide_shared()->choices.of_slot[slot] = result & ~MK_RESULT_NAN;
   }
   bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   if (host && tile::load_acquire(c.d.params.abort) == 0) {
     tile::store_stamped_system(c.d.params.token_ring + static_cast<uint64_t>(c.d.epoch) * c.d.params.rows + line,
-                               chooses ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE,
-                               c.d.generation());
+                               result, c.d.generation());
   }
 }
 
@@ -71,22 +83,27 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
   consumers_wait(c, in);
 #pragma unroll 1
   for (uint32_t base = 0; base < rows; base += 32) {
-    float best = -INFINITY;
-    uint32_t index = MK_CANDIDATE_NONE, line = base + tile::lane();
-    if (base < count) {
-      merge_line(c, in.parts[MK_PART_NEXT_candidates], line, line < count, best, index, stop);
+    uint32_t line = base + tile::lane();
+    if constexpr (!MK_GPU_SAMPLES) {
+      float best = -INFINITY;
+      uint32_t index = MK_CANDIDATE_NONE;
+      if (base < count) {
+        merge_line(c, in.parts[MK_PART_NEXT_candidates], line, line < count, best, index, stop);
+      }
+      merged_by(c.d.warp)->best[tile::lane()] = best;
+      merged_by(c.d.warp)->index[tile::lane()] = index;
     }
-    merged_by(c.d.warp)->best[tile::lane()] = best;
-    merged_by(c.d.warp)->index[tile::lane()] = index;
     consumers_meet();
     if (tile::thread() < 32) {
-      choose(c, in, line);
+      tell_choice(c, in, line);
     }
     consumers_meet();
   }
-  stop = tile::or_lanes(stop);
-  if (tile::lane() == 0) {
-    wide_shared()->index[c.d.warp] = stop;
+  if constexpr (!MK_GPU_SAMPLES) {
+    stop = tile::or_lanes(stop);
+    if (tile::lane() == 0) {
+      wide_shared()->index[c.d.warp] = stop;
+    }
   }
   consumers_meet();
   if (tile::thread() < 32) {

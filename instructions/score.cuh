@@ -13,40 +13,10 @@
 // own highest score: what is dropped there is also dropped when compared with the highest score of all SMs, which is no
 // lower.
 #pragma once
+#include "instructions/front.cuh"
 #include "instructions/head.cuh"
-#include "instructions/sampling.h"
 
 namespace mk {
-
-// The buffer of an operand, by the number of its descriptor: as device::buffer, in fewer instructions, since this code
-// is seldom in the instruction cache.
-__device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction_word &in, uint32_t slot) {
-  return device::slot_of(in).buffers[slot];
-}
-template <typename type>
-__device__ inline type *start_of(const mk_instruction_word &in, uint32_t slot) {
-  return tile::global<type>(buffer_of(in, slot).address);
-}
-
-// These stand beside the flags of the parameters.
-enum {
-  SCORE_FOLLOWS = 1 << 16,  // otherwise it does not come, as the launch was given up
-  SCORE_PUBLISHES = 1 << 17,
-  SCORE_INSIDE = 1 << 18,  // the row does not choose
-  SCORE_CUTS = 1 << 19,
-  SCORE_ONE_DRAW = 1 << 20,
-  SCORE_OVERFLOWS = 1 << 21,
-};
-
-// Beside the row_store of HEAD, which has, for the row at hand, the bias in `a` and the bits of the count in `b`.
-struct score_store {
-  uint32_t flags;
-  float noise;                // of two row tiles: lanes 16 to 31 have those of the second one
-  uint32_t peak, peak_index;  // of this lane's rows
-  float score;                // this lane's entry
-  uint64_t key;               // 0: it has none
-  uint32_t count;             // of the next row tile
-};
 
 // SCORE, which is in the ring's slot after that of HEAD.
 __device__ inline const mk_instruction_word &score_after(const mk_instruction_word &head) {
@@ -118,36 +88,6 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction_word 
   fetch_count(s, head, i + 1, q);
 }
 
-// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
-__device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
-#pragma unroll 1
-  for (uint32_t left = tile::lanes_where(q.key != 0); left != 0; left &= left - 1) {
-    uint32_t from = __ffs(left) - 1;
-    float entry = tile::from_lane(q.score, from);
-    if (tile::from_lane(q.key, from) > key && entry >= score) {
-      key = 0;
-    }
-  }
-#pragma unroll 1
-  for (uint32_t left = tile::lanes_where(key != 0); left != 0; left &= left - 1) {
-    uint32_t from = __ffs(left) - 1;
-    float new_score = tile::from_lane(score, from);
-    uint64_t new_key = tile::from_lane(key, from);
-    if (tile::any_lane(q.key > new_key && q.score >= new_score)) {
-      continue;  // one of its own tile is better
-    }
-    if (new_key > q.key && new_score >= q.score) {
-      q.key = 0;
-    }
-    uint32_t free = tile::lanes_where(q.key == 0);
-    q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
-    if (lane == __ffs(free) - 1) {
-      q.score = new_score;
-      q.key = new_key;
-    }
-  }
-}
-
 // Whether min-p drops the score when it is compared with `highest`, the highest score so far of this SM, as mk_peak has
 // it.
 __device__ inline bool is_dropped(const mk_instruction_word &head, float score, uint32_t highest) {
@@ -186,13 +126,6 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
 }
 
 enum { REHEARSAL_TILES = 4 };  // so many tiles before the end: early enough to be over, late enough to be remembered
-
-// The highest key of all lanes, given to all of them.
-__device__ inline uint64_t highest_key(uint64_t key) {
-  uint32_t high = tile::largest_of_lanes(static_cast<uint32_t>(key >> 32));
-  uint32_t low = tile::largest_of_lanes(key >> 32 == high ? static_cast<uint32_t>(key) : 0);
-  return static_cast<uint64_t>(high) << 32 | low;
-}
 
 // Writes every word of the front, each by one lane: first the entries by their score, then lanes that have none. Where
 // not `publishes`, this is a rehearsal, which brings the code into the instruction cache while nobody waits for it.

@@ -1,7 +1,7 @@
 // What SIFT and DRAW of one row and of several have in common on the device: one warp, with a lane for each segment,
 // decides a round.
 #pragma once
-#include "instructions/score.cuh"
+#include "instructions/front.cuh"
 
 namespace mk {
 

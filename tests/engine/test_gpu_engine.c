@@ -251,7 +251,8 @@ Test(gpu_engine, sixty_four_rows) { expect_wide_engine(64, false, false); }
 Test(gpu_engine, sixty_four_rows_and_long_prompts) { expect_wide_engine(64, true, false); }
 Test(gpu_engine, one_hundred_and_twenty_eight_rows_with_logits) { expect_wide_engine(128, false, true); }
 
-/* Where as many as there can be are asked for: sixteen where requests may draw, or the model has no wide steps. */
+/* Where as many as there can be are asked for: no more than draw where requests may draw, and sixteen where the model
+ * has no wide steps. */
 Test(gpu_engine, as_many_rows_as_there_can_be) {
   rig r = {0};
   mk_sampling draw = MK_SAMPLING_OFF;
@@ -262,8 +263,15 @@ Test(gpu_engine, as_many_rows_as_there_can_be) {
   stop(&r);
   draw.temperature = 1;
   options.sampling = &draw;
-  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), MK_MAX_ROWS);
+  for (uint32_t rows = 64; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
+    const uint32_t fit = rows < MK_MOST_DRAWING_ROWS ? rows : (uint32_t)MK_MOST_DRAWING_ROWS;
+    options.rows = options.slots = rows;
+    cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+    cr_expect_eq(mk_program_rows(mk_engine_program(r.engine)), fit);
+    cr_expect_eq(mk_program_slots(mk_engine_program(r.engine)), fit);
+    mk_engine_close(r.engine);
+  }
+  r.engine = NULL;
   stop(&r);
 }
 

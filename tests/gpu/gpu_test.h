@@ -2,6 +2,7 @@
 #ifndef MK_GPU_TEST_H
 #define MK_GPU_TEST_H
 
+#include "engine/engine.h"
 #include "models/config.h"
 #include "vm/gpu/machine.h"
 
@@ -49,6 +50,10 @@ void test_sampling(bool quick);
 void test_draws_of(const char *name, const mk_config *config);
 /* The same of a model that several GPUs share, named with commas, so many SMs of each. */
 void test_draws_of_ranks(const char *gpus, uint32_t each, const char *name, const mk_config *config);
+
+/* A sampling that draws, and many ways to sample (sampling_gpu.c): each slot gets one, from way `first` on. */
+const mk_sampling *way_that_draws(void);
+bool set_ways(mk_engine *engine, size_t first, const char *name);
 
 /* Changes of a model (quantised_gpu.c): weights of codes, some by groups of 64 or 32 columns or with zeros. */
 void have_fp8(mk_config *config);

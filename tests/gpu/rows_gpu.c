@@ -38,18 +38,30 @@ static uint32_t below(uint32_t end) {
   return end > 1 ? (uint32_t)(random_state >> 33) % end : 0;
 }
 
+static mk_engine_options options_of(const mk_config *config, const char *on, uint32_t rows, uint32_t max_seq) {
+  return (mk_engine_options){.device = on,
+                             .synth = config,
+                             .synth_seed = 3,
+                             .rows = rows,
+                             .slots = rows > MK_MAX_ROWS ? rows : 0,
+                             .keep_values = rows > MK_MAX_ROWS,
+                             .max_seq = max_seq,
+                             .kv = kv,
+                             .gpu_deadline_ms = deadline_ms};
+}
+
 static bool open_rows(const mk_config *config, const char *on, uint32_t rows, uint32_t max_seq, bool logits,
                       const char *name, mk_engine **engine) {
-  mk_engine_options options = {.device = on,
-                               .synth = config,
-                               .synth_seed = 3,
-                               .rows = rows,
-                               .slots = rows > MK_MAX_ROWS ? rows : 0,
-                               .keep_values = rows > MK_MAX_ROWS,
-                               .max_seq = max_seq,
-                               .want_logits = logits,
-                               .kv = kv,
-                               .gpu_deadline_ms = deadline_ms};
+  mk_engine_options options = options_of(config, on, rows, max_seq);
+  options.want_logits = logits;
+  *engine = NULL;
+  return expect_ok(mk_engine_open(NULL, &options, engine), name);
+}
+
+static bool open_drawn(const mk_config *config, const char *on, uint32_t rows, uint32_t max_seq, bool draws,
+                       const char *name, mk_engine **engine) {
+  mk_engine_options options = options_of(config, on, rows, max_seq);
+  options.sampling = draws ? way_that_draws() : NULL;
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }
@@ -106,16 +118,16 @@ static void orderly_step(mk_step_row *rows, uint32_t count, uint32_t *positions,
   }
 }
 
-/* `deep`: sequences begin anywhere in the context, after hash values. */
-static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep) {
+/* `deep`: sequences begin anywhere in the context, after hash values. draws: each slot in a way of its own. */
+static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep, bool draws) {
   char name[96];
   mk_config config = config_of(s);
   mk_engine *machine = NULL, *oracle = NULL;
   mk_compare *compare = NULL;
   mk_plan_buffers buffers;
-  snprintf(name, sizeof name, "%s, %u rows%s", s->name, rows, deep ? ", deep" : "");
-  if (open_rows(&config, device, rows, s->max_seq, false, name, &machine) &&
-      open_rows(&config, "cpu", rows, s->max_seq, false, name, &oracle) &&
+  snprintf(name, sizeof name, "%s, %u rows%s%s", s->name, rows, deep ? ", deep" : "", draws ? ", drawn" : "");
+  if (open_drawn(&config, device, rows, s->max_seq, draws, name, &machine) &&
+      open_drawn(&config, "cpu", rows, s->max_seq, draws, name, &oracle) && (!draws || set_ways(machine, 0, name)) &&
       (!deep || expect_ok(mk_bench_fill_kv(machine, 5), name)) &&
       expect_ok(mk_compare_engines(machine, oracle, &compare), name) &&
       expect_ok(mk_plan_find(mk_engine_program(machine), &buffers), name)) {
@@ -191,15 +203,20 @@ static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
   char name[96];
   mk_config config = config_of(s);
   mk_engine *engine;
+  const bool draws = mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_FRONT) >= 0 ||
+                     mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_ROUND) >= 0;
   snprintf(name, sizeof name, "%s, %s late", s->name, mk_opcode_lookup(opcode)->name);
-  if (!open_rows(&config, device, rows, s->max_seq, false, name, &engine)) {
+  if (!open_drawn(&config, device, rows, s->max_seq, draws, name, &engine) ||
+      (draws && !set_ways(engine, 0, name))) { /* some of them search */
+    mk_engine_close(engine);
     return;
   }
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
   static mk_step_row plan[MK_MOST_SHARED_ROWS];
+  const bool first = mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_ROUND) >= 0; /* later, a search is over */
   uint32_t uid = 0;
-  for (size_t i = 0; i < program->instruction_count; i++) {
+  for (size_t i = 0; i < program->instruction_count && (uid == 0 || !first); i++) {
     uid = program->instructions[i].opcode == opcode ? program->instructions[i].uid : uid;
   }
   for (uint32_t i = 0; i < rows; i++) {
@@ -408,8 +425,8 @@ static void test_company(const shape *s, uint32_t repeats) {
 }
 
 void test_rows_of(const shape *s, const mk_opcode *late, bool quick) {
-  test_plans(s, 2, quick ? 4 : 12, false);
-  test_plans(s, MK_MAX_ROWS, quick ? 8 : 24, false);
+  test_plans(s, 2, quick ? 4 : 12, false, false);
+  test_plans(s, MK_MAX_ROWS, quick ? 8 : 24, false, false);
   test_repeats(s, MK_MAX_ROWS);
   for (; *late != MK_OP_NONE; late++) {
     test_late(s, MK_MAX_ROWS, *late);
@@ -419,9 +436,9 @@ void test_rows_of(const shape *s, const mk_opcode *late, bool quick) {
 
 void test_rows(bool quick) {
   for (size_t i = 0; i < SHAPES; i++) {
-    test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20, false);
-    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40, false);
-    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true);
+    test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20, false, false);
+    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40, false, false);
+    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true, false);
     test_repeats(&shapes[i], MK_MAX_ROWS);
   }
   test_after_the_last_step(&shapes[0]);
@@ -458,13 +475,18 @@ static void test_many_in_company(const shape *s) {
 
 void test_many(bool quick) {
   for (size_t i = 0; i < (quick ? 3 : (size_t)MANY_SHAPES); i++) {
-    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, false);
-    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, true);
+    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, false, false);
+    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, true, false);
+    if (many_rows[i] <= MK_MOST_DRAWING_ROWS) {
+      test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, i % 2 != 0, true);
+    }
     test_repeats(&many_shapes[i], many_rows[i]);
   }
   test_late(&many_shapes[0], 64, MK_OP_GLU);
   test_late(&many_shapes[0], 64, MK_OP_APPEND);
   test_late(&many_shapes[1], 128, MK_OP_HEAD);
+  test_late(&many_shapes[1], 128, MK_OP_SCORE);
+  test_late(&many_shapes[0], 64, MK_OP_SIFT);
   for (size_t i = 0; i < (quick ? 1 : 3); i++) {
     test_many_in_company(&many_shapes[i]);
   }

@@ -22,6 +22,7 @@ static const mk_logit_bias biases[] = {{7, 3}, {8, -INFINITY}, {100, -2}};
 static mk_logit_bias banned[BANNED]; /* tokens 0 to 511: at that vocabulary, all */
 static const char *shared;           /* GPUs that share the model; NULL: the GPU under test has it */
 static uint32_t sms;                 /* of each of them; 0: as many as it has */
+static bool wide;                    /* whether the shape's programs of more than MK_MAX_ROWS rows draw, too */
 static const struct {
   const char *name;
   mk_sampling sampling;
@@ -302,6 +303,7 @@ static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_
                                .max_seq = PROMPT + MOST_DRAWN + 1,
                                .kv = kv,
                                .rows = rows,
+                               .slots = rows > MK_MAX_ROWS ? rows : 0,
                                .want_logits = logits,
                                .gpu_deadline_ms = deadline_ms,
                                .sampling = &ways[1].sampling};
@@ -311,7 +313,7 @@ static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_
 /* By the definition, from the GPU's own logits, a launch for each token; then the same in longer launches, with other
  * numbers of rows, and each alone. */
 static void test_beside(const char *shape, const mk_config *config, bool whole) {
-  static const uint32_t rows[] = {16, 2, 4, 8};
+  static const uint32_t rows[] = {16, 2, 4, 8, 64, 128};
   static beside b;
   mk_engine *engine;
   char name[64];
@@ -322,6 +324,9 @@ static void test_beside(const char *shape, const mk_config *config, bool whole) 
     mk_engine_close(engine);
   }
   for (size_t r = 0; r < (whole ? sizeof rows / sizeof rows[0] : 1); r++) {
+    if (rows[r] > MK_MAX_ROWS && !wide) {
+      continue;
+    }
     snprintf(name, sizeof name, "%s, %u rows that draw, long launches", shape, rows[r]);
     if (open_beside(config, rows[r], false, &engine)) {
       bool good = run_beside(engine, &b, 0, SIDE_BY_SIDE, false, name);
@@ -397,7 +402,7 @@ static bool rank_sequences(mk_engine *engine, const uint32_t *given, bool logits
 }
 
 static void test_rankings(const char *shape, const mk_config *config) {
-  static const uint32_t rows[] = {1, 16};
+  static const uint32_t rows[] = {1, 16, 64};
   static ranking_rig with, without;
   uint32_t given[RANKED_PROMPT];
   for (uint32_t i = 0; i < RANKED_PROMPT; i++) {
@@ -407,7 +412,7 @@ static void test_rankings(const char *shape, const mk_config *config) {
     mk_engine *engine;
     char name[64];
     snprintf(name, sizeof name, "%s, %u rows: rankings", shape, rows[i]);
-    if (open_beside(config, rows[i], false, &engine)) {
+    if ((rows[i] <= MK_MAX_ROWS || wide) && open_beside(config, rows[i], false, &engine)) {
       expect(rank_sequences(engine, given, true, &with), name, "a ranking is not that of the logits");
       expect(rank_sequences(engine, given, false, &without) && memcmp(with.kept, without.kept, sizeof with.kept) == 0 &&
                  with.counts[4] == MOST_RANKINGS - 1,
@@ -419,20 +424,33 @@ static void test_rankings(const char *shape, const mk_config *config) {
 
 /* ---- Instruction by instruction ---- */
 
-/* Every slot has parameters of its own, from way `first` on, and draws at each step; sequences begin at their first
- * position. */
+static void fill_banned(void) {
+  for (uint32_t i = 0; i < BANNED; i++) {
+    banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
+  }
+}
+
+bool set_ways(mk_engine *engine, size_t first, const char *name) {
+  bool good = true;
+  fill_banned();
+  for (uint32_t i = 0; good && i < mk_program_slots(mk_engine_program(engine)); i++) {
+    good = expect_ok(mk_engine_set_slot_sampling(engine, i, &ways[(first + i) % WAYS].sampling), name);
+  }
+  return good;
+}
+
+const mk_sampling *way_that_draws(void) { return &ways[1].sampling; }
+
+/* Every slot draws at each step; sequences begin at their first position. */
 static bool compare_steps(mk_engine *machine, mk_engine *oracle, size_t first, const char *name) {
   enum { STEPS = 5 };
   const uint32_t rows = mk_program_rows(mk_engine_program(machine)), vocab = mk_engine_config(machine)->vocab;
   mk_compare *compare = NULL;
-  bool good = true;
-  for (uint32_t i = 0; good && i < rows; i++) {
-    good = expect_ok(mk_engine_set_slot_sampling(machine, i, &ways[(first + i) % WAYS].sampling), name);
-  }
+  bool good = set_ways(machine, first, name);
   good = good && expect_ok(mk_compare_engines(machine, oracle, &compare), name);
   for (uint32_t step = 0; good && step < STEPS; step++) {
-    mk_step_row plan[MK_MAX_ROWS];
-    uint32_t results[MK_MAX_ROWS];
+    mk_step_row plan[MK_MOST_DRAWING_ROWS];
+    uint32_t results[MK_MOST_DRAWING_ROWS];
     for (uint32_t i = 0; i < rows; i++) {
       plan[i] = (mk_step_row){.slot = i,
                               .position = step,
@@ -446,8 +464,8 @@ static bool compare_steps(mk_engine *machine, mk_engine *oracle, size_t first, c
 }
 
 static void test_instructions(const char *shape, const mk_config *config) {
-  static const uint32_t rows[] = {1, 16, 4};
-  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+  static const uint32_t rows[] = {1, 16, 4, 64, 128};
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0] && (rows[r] <= MK_MAX_ROWS || wide); r++) {
     char name[64];
     mk_engine *machine = NULL, *oracle = NULL;
     mk_engine_options options = {.device = shared != NULL ? shared : device,
@@ -457,6 +475,8 @@ static void test_instructions(const char *shape, const mk_config *config) {
                                  .max_seq = 16,
                                  .kv = kv,
                                  .rows = rows[r],
+                                 .slots = rows[r] > MK_MAX_ROWS ? rows[r] : 0,
+                                 .keep_values = rows[r] > MK_MAX_ROWS,
                                  .gpu_deadline_ms = deadline_ms,
                                  .sampling = &ways[1].sampling};
     snprintf(name, sizeof name, "%s, %u rows that draw, instruction by instruction", shape, rows[r]);
@@ -474,9 +494,7 @@ static void test_instructions(const char *shape, const mk_config *config) {
 }
 
 void test_draws_of(const char *shape, const mk_config *config) {
-  for (uint32_t i = 0; i < BANNED; i++) {
-    banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
-  }
+  fill_banned();
   test_ways(config, 0, 1);
   test_ways(config, 1, WAYS);
   test_overflow(shape, config);
@@ -490,7 +508,9 @@ void test_draws_of(const char *shape, const mk_config *config) {
 static void test_shape(const char *shape) {
   mk_config config;
   if (expect_ok(mk_synth_shape(shape, &config), shape)) {
+    wide = kv == MK_DTYPE_BF16;
     test_draws_of(shape, &config);
+    wide = false;
   }
 }
 

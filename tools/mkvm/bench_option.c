@@ -237,8 +237,9 @@ static void check_options(mk_bench_option *o, struct argp_state *state) {
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
   }
-  if (o->sampling && (o->rows > MK_MAX_ROWS || o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
-    argp_error(state, "--sampling goes with one -n and at most %d rows, and without other tests", MK_MAX_ROWS);
+  if (o->sampling &&
+      (o->rows > MK_MOST_DRAWING_ROWS || o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
+    argp_error(state, "--sampling goes with one -n and at most %d rows, and without other tests", MK_MOST_DRAWING_ROWS);
   }
   set_default(&o->generated, o->sampling ? (o->rows > 1 ? SAMPLED_STEPS : SAMPLED_GENERATED) : DEFAULT_GENERATED);
   set_default(&o->prompts, o->sampling ? 0 : DEFAULT_PROMPT);

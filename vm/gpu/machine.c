@@ -126,7 +126,8 @@ static mk_gpu_image_part image_of(const mk_gpu *gpu) {
     return MK_GPU_IMAGE_MLA;
   }
   if (gpu->rows > MK_MAX_ROWS) {
-    return wide[gpu->ranks > 1][mk_program_slots(gpu->program) > 1];
+    return mk_gpu_samples(gpu->program) ? MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING /* of one rank: refuse_wide.c */
+                                        : wide[gpu->ranks > 1][mk_program_slots(gpu->program) > 1];
   }
   const size_t form = mk_gpu_is_quantised(gpu->program) ? 2 : mk_gpu_is_of_family(gpu->program);
   return tokens[gpu->ranks > 1][gpu->rows > 1][form][mk_gpu_samples(gpu->program)];

@@ -144,6 +144,17 @@ const char *mk_gpu_find_missing(const mk_instruction *in) {
                                                  : NULL;
 }
 
+/* Whether a warp has room for what it reads of the fronts of all SMs. */
+static mk_status check_fronts(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const int fronts = mk_opcode_writes(info, MK_CONTENT_CANDIDATE) >= 0 ? mk_opcode_reads(info, MK_CONTENT_FRONT) : -1;
+  if (fronts >= 0 && program->machine.ranks == 1 && in->operands[fronts].rows > MOST_FRONTS) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s) has the fronts of %u SMs; this machine takes %d", in->uid,
+                    info->name, in->operands[fronts].rows, MOST_FRONTS);
+  }
+  return MK_OK;
+}
+
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
   const char *missing = find_wide(program, in);
   missing = missing != NULL ? missing : mk_gpu_find_missing(in);
@@ -153,11 +164,6 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
   }
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const uint32_t rows = mk_program_rows(program);
-  const int fronts = mk_opcode_writes(info, MK_CONTENT_CANDIDATE) >= 0 ? mk_opcode_reads(info, MK_CONTENT_FRONT) : -1;
-  if (fronts >= 0 && program->machine.ranks == 1 && in->operands[fronts].rows > MOST_FRONTS) {
-    return mk_error(MK_ERR_FILE, "instruction %u (%s) has the fronts of %u SMs; this machine takes %d", in->uid,
-                    info->name, in->operands[fronts].rows, MOST_FRONTS);
-  }
   /* Where an opcode can be fused in every step, or in lines of several rows, kernels have no code to do it alone. */
   bool within =
       info->fusion == MK_FUSION_ALWAYS || (info->fusion == MK_FUSION_ALONE && rows > 1 && rows <= MK_MAX_ROWS);
@@ -171,7 +177,7 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
 }
 
 /* With several rows per step the kernel takes rounds of a search in pairs: tallies, and their sums
- * (instructions/search_rows.cuh). */
+ * (instructions/search_lines.cuh). */
 static mk_status check_rounds(const mk_program *program, const mk_queue *queue) {
   uint32_t rounds = 0, last = 0;
   for (uint32_t i = queue->first; i < queue->first + queue->count; i++) {
@@ -340,11 +346,14 @@ mk_status mk_gpu_check_program(const mk_program *program) {
     }
   }
   if (wide) {
-    return mk_gpu_check_wide(program);
+    MK_TRY(mk_gpu_check_wide(program));
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    MK_TRY(check_room(program, &program->instructions[i]));
-    MK_TRY(check_strips(program, &program->instructions[i]));
+    MK_TRY(check_fronts(program, &program->instructions[i]));
+    if (!wide) {
+      MK_TRY(check_room(program, &program->instructions[i]));
+      MK_TRY(check_strips(program, &program->instructions[i]));
+    }
   }
   for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {
     MK_TRY(check_rounds(program, &program->queues[q]));

@@ -22,13 +22,21 @@ static bool signals_release(const mk_program *program, const mk_instruction *in)
   return false;
 }
 
-/* Stamps are those of candidates alone; so opcodes that know no other values have no code. NULL: nothing. */
+/* Whether the kernel that samples, which is one of several slots and of one rank, has such values. */
+static bool is_of_draw(const mk_program *program, mk_content content) {
+  return (content == MK_CONTENT_SCORES || content == MK_CONTENT_FRONT || content == MK_CONTENT_ROUND) &&
+         mk_program_slots(program) > 1 && program->machine.ranks == 1;
+}
+
+/* Stamps are those of candidates, and of what draws go by, alone; so opcodes that know no other values have no code.
+ * NULL: nothing. */
 static const char *find_stamps(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const char *found = NULL;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
-    if (info->operands[slot].content == MK_CONTENT_CANDIDATE) {
+    const mk_content content = info->operands[slot].content;
+    if (content == MK_CONTENT_CANDIDATE || is_of_draw(program, content)) {
       continue;
     }
     if (info->operands[slot].store == MK_OPERAND_STORE_STAMPED) {
@@ -65,14 +73,16 @@ static const char *find_input(const mk_program *program, const mk_instruction *i
 }
 
 /* Values go by pairs and fours of elements, and products by whole row tiles: rows of a value are whole tiles of 16
- * columns. Squares go one by one, and logits by the vocabulary. */
+ * columns. Squares go one by one, and logits, and what draws have for each token, by the vocabulary. */
 static mk_status check_columns(const mk_program *program, const mk_instruction *in, uint32_t slot) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const mk_operand *o = &in->operands[slot];
   const mk_buffer *b = buffer_of(program, o);
   const bool single = b->dtype == MK_DTYPE_F32 && b->tile_cols == 1;
+  const bool by_token =
+      info->operands[slot].content == MK_CONTENT_LOGITS || mk_opcode_writes(info, MK_CONTENT_FRONT) >= 0;
   if (is_empty(o) || info->operands[slot].extent != MK_EXTENT_PART || b->store != MK_STORE_PLAIN || single ||
-      info->operands[slot].content == MK_CONTENT_LOGITS || b->cols % MK_TILE == 0) {
+      by_token || b->cols % MK_TILE == 0) {
     return MK_OK;
   }
   return mk_error(MK_ERR_FILE,

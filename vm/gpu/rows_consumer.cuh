@@ -41,17 +41,6 @@ __device__ inline void look_up_epoch(rows_consumer &c) {
   }
 }
 
-// A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
-__device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
-                                 tile::stamped_pair &to) {
-  to.low = to.high = tile::stamp(0, d.generation());
-  wait_generation(d, buffer, [&](uint32_t want) {
-    tile::load_stamped_pair_if(here, from, to);
-    uint32_t low = tile::stamp_generation(to.low), high = tile::stamp_generation(to.high);
-    return low != want ? low : high;
-  });
-}
-
 // What this warp has of x: [K step][line tile] B fragments.
 struct line_fragments {
   tile::vector_tile value[WARP_STEPS][LINE_TILES];

@@ -66,8 +66,9 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
   tile::forget(c.warp);
   tile::forget(c.d.warp);
   tile::forget(c.d.epoch);
-#define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(!opcodes.NAME.consumed_apart() || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
+#define MK_OPCODE(NAME, text, state, semantics)                                                        \
+  static_assert(!opcodes.NAME.consumed_apart() || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME); \
+  static_assert(!MK_GPU_SAMPLES || !opcodes.NAME.scores || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)           \

@@ -335,6 +335,17 @@ __device__ inline void wait_generation(const device &d, uint32_t buffer, looks l
   }
 }
 
+// A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
+__device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
+                                 tile::stamped_pair &to) {
+  to.low = to.high = tile::stamp(0, d.generation());
+  wait_generation(d, buffer, [&](uint32_t want) {
+    tile::load_stamped_pair_if(here, from, to);
+    uint32_t low = tile::stamp_generation(to.low), high = tile::stamp_generation(to.high);
+    return low != want ? low : high;
+  });
+}
+
 // The same for `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late:
 // without conditions the loads of a try go out together.
 template <uint32_t count, typename address>

@@ -61,20 +61,31 @@ __device__ __forceinline__ void run_loader(device d) {
 // The instruction is looked up anew each time, since registers are short.
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &) {
+#define MK_OPCODE(NAME, text, state, semantics)                                                               \
+  static_assert(!MK_GPU_SAMPLES || !opcodes.NAME.scores || MK_HAS(consume_##NAME(c, instruction_at_hand(c))), \
+                "no consume_" #NAME);
+#include "vm/program/opcodes.def"
   switch (instruction_at_hand(c).opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                        \
-  case opcodes.NAME.number:                                            \
-    if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
-      consume_##NAME(c, instruction_at_hand(c));                       \
-    } else if constexpr (opcodes.NAME.linear) {                        \
-      break;                                                           \
-    }                                                                  \
+#define MK_OPCODE(NAME, text, state, semantics)                               \
+  case opcodes.NAME.number:                                                   \
+    if constexpr (searches(opcodes.NAME)) {                                   \
+      goto search;                                                            \
+    } else if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
+      consume_##NAME(c, instruction_at_hand(c));                              \
+    } else if constexpr (opcodes.NAME.linear) {                               \
+      break;                                                                  \
+    }                                                                         \
     return;
 #include "vm/program/opcodes.def"
     default:
       return;
   }
   consume_linear(c);
+  return;
+  [[maybe_unused]] search :  // in a kernel that samples
+                             if constexpr (MK_GPU_SAMPLES) {
+    consume_search(c, instruction_at_hand(c));
+  }
 }
 
 __device__ __forceinline__ void run_consumer(device d) {

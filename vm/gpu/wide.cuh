@@ -54,6 +54,7 @@ struct wide_words {
   wide_choices choices;
   uint32_t fills[MK_GPU_RING_PAGES];                              // of each page, that copies have been announced for
   attended_item items[MK_GPU_SLOTS ? MK_GPU_CONSUMER_WARPS : 1];  // at hand, of each warp
+  uint32_t searching;                                             // whether some line of the step does (SIFT)
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
 static_assert(MK_GPU_SHARED_BYTES <= MK_WIDE_GPU_SHARED_BYTES, "what the host asks for");

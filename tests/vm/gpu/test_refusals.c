@@ -279,9 +279,24 @@ Test(gpu_refusals, sixty_four_rows) {
   expect_refused(compile_rows(false, MK_PROMPT_ROWS), "64 rows per step and 1 slots; this machine takes up to 16 rows");
 }
 
-/* Of several slots: what draws, and lists where they do not belong. */
+/* Those of several slots draw; not if the draw's rounds do not come in pairs, and not on several ranks. */
+Test(gpu_refusals, wide_programs_that_draw) {
+  expect_taken(compile_slots(true, 64, 64));
+  expect_taken(compile_slots(true, MK_MOST_DRAWING_ROWS, 2));
+  mk_program *program = compile_slots(true, 64, 64);
+  mk_instruction *draw = first(program, MK_OP_DRAW);
+  draw->opcode = MK_OP_SIFT;
+  expect_refused(program, "(sift) is the last of 7 rounds");
+  program = compile_slots(true, 64, 64);
+  program->machine.ranks = 2;
+  expect_refused(program, "(score): the opcode is not yet in wide steps");
+  program = compile_slots(true, 64, 64);
+  program->ranges.slot.high = 0;
+  expect_refused(program, "64 rows per step and 1 slots");
+}
+
+/* Lists where they do not belong. */
 Test(gpu_refusals, wide_programs_of_several_slots) {
-  expect_refused(compile_slots(true, 64, 64), "(score): the opcode is not yet in wide steps");
   mk_program *program = compile_slots(false, 128, 2);
   program->ranges.slot.high = 0; /* its lists make it another program, whatever its slots */
   expect_refused(program, "(attend): a work list of one slot is not yet in wide steps");

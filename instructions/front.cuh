@@ -1,0 +1,76 @@
+// What an SM's tokens bring into a draw (MK_FRONT_..., instructions/sampling.h), while a warp puts it together: an entry
+// for each lane, in registers. For SCORE of one row and of several.
+#pragma once
+#include "instructions/sampling.h"
+#include "vm/gpu/device.cuh"
+
+namespace mk {
+
+// The buffer of an operand, by the number of its descriptor: as device::buffer, in fewer instructions, since this code
+// is seldom in the instruction cache.
+__device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction_word &in, uint32_t slot) {
+  return device::slot_of(in).buffers[slot];
+}
+template <typename type>
+__device__ inline type *start_of(const mk_instruction_word &in, uint32_t slot) {
+  return tile::global<type>(buffer_of(in, slot).address);
+}
+
+// These stand beside the flags of the parameters.
+enum {
+  SCORE_FOLLOWS = 1 << 16,  // otherwise it does not come, as the launch was given up
+  SCORE_PUBLISHES = 1 << 17,
+  SCORE_INSIDE = 1 << 18,  // the row does not choose
+  SCORE_CUTS = 1 << 19,
+  SCORE_ONE_DRAW = 1 << 20,
+  SCORE_OVERFLOWS = 1 << 21,
+};
+
+// Beside the row_store of HEAD, which has, for the row at hand, the bias in `a` and the bits of the count in `b`.
+struct score_store {
+  uint32_t flags;
+  float noise;                // of two row tiles: lanes 16 to 31 have those of the second one
+  uint32_t peak, peak_index;  // of this lane's rows
+  float score;                // this lane's entry
+  uint64_t key;               // 0: it has none
+  uint32_t count;             // of the next row tile
+};
+
+// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
+__device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
+#pragma unroll 1
+  for (uint32_t left = tile::lanes_where(q.key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float entry = tile::from_lane(q.score, from);
+    if (tile::from_lane(q.key, from) > key && entry >= score) {
+      key = 0;
+    }
+  }
+#pragma unroll 1
+  for (uint32_t left = tile::lanes_where(key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float new_score = tile::from_lane(score, from);
+    uint64_t new_key = tile::from_lane(key, from);
+    if (tile::any_lane(q.key > new_key && q.score >= new_score)) {
+      continue;  // one of its own tile is better
+    }
+    if (new_key > q.key && new_score >= q.score) {
+      q.key = 0;
+    }
+    uint32_t free = tile::lanes_where(q.key == 0);
+    q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
+    if (lane == __ffs(free) - 1) {
+      q.score = new_score;
+      q.key = new_key;
+    }
+  }
+}
+
+// The highest key of all lanes, given to all of them.
+__device__ inline uint64_t highest_key(uint64_t key) {
+  uint32_t high = tile::largest_of_lanes(static_cast<uint32_t>(key >> 32));
+  uint32_t low = tile::largest_of_lanes(key >> 32 == high ? static_cast<uint32_t>(key) : 0);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+}  // namespace mk

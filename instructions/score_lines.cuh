@@ -1,0 +1,317 @@
+// SCORE of several rows per step on the device, as a warp does it with the line at hand; score.c. In the kernel of
+// several rows a warp has one line (score_rows.cuh), in that for wide steps one after the other (score_slots.cuh): what
+// a `drawer` is, and where it finds what its line draws by, say draw_rows.cuh and draw_slots.cuh, of which one comes
+// before this file. Publishes the front of each line. Scores are published only by a DRAW that looks at those of all
+// SMs.
+#pragma once
+#include "instructions/line_search.cuh"
+
+namespace mk {
+
+// The score of one of this SM's tokens. Counts in memory are those before the step, and what the step's lines add to
+// them is added here: lines of a slot come in the order of their positions, and each counts the tokens up to its own.
+__device__ inline float score_of_token(const drawer &c, const uint32_t *words, uint32_t counted, const line_tokens &t,
+                                       uint32_t token, float logit) {
+  uint32_t flags = words[MK_SAMPLING_FLAGS], count = 0;
+  if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) == 0) {
+    return mk_plus(logit, 0.0f);
+  }
+  if ((flags & MK_SAMPLE_PENALTIES) != 0) {
+    count = count_with_step(c, counted, token, __ldcg(c.d.words()->counts + t.by_slot + token));
+  }
+  float bias = (flags & MK_SAMPLE_BIAS) != 0 ? __ldg(c.d.words()->bias + t.by_slot + token) : 0.0f;
+  return mk_sample_score(words, logit, count, bias);
+}
+
+// The logits of this lane's next tokens, on their way before they are wanted.
+struct logits_ahead {
+  enum { COUNT = 4 };
+  float logit[COUNT];
+  const float *from;
+
+  __device__ logits_ahead(const drawer &c, const line_tokens &t) : from(c.d.words()->logits + t.by_line) {
+#pragma unroll
+    for (uint32_t i = 0; i < COUNT; i++) {
+      logit[i] = fetch(t, t.first + i * 32 + c.lane);
+    }
+  }
+  __device__ float fetch(const line_tokens &t, uint32_t token) const {
+    return token < t.end ? __ldcg(from + token) : 0.0f;
+  }
+  // Gives the logit of `token`, and sends for a later one in its place.
+  __device__ float take(const line_tokens &t, uint32_t token) {
+    float taken = logit[0];
+#pragma unroll
+    for (uint32_t i = 0; i + 1 < COUNT; i++) {
+      logit[i] = logit[i + 1];
+    }
+    logit[COUNT - 1] = fetch(t, token + COUNT * 32);
+    return taken;
+  }
+};
+
+// Publishes the front after the last token. Only words that are read are written: the entries in the order of their
+// draws, the best one first, and after them one that is no entry.
+__device__ inline void publish_front(const drawer &c, const mk_instruction_word &in, const score_store &q) {
+  const uint32_t *words = parameters_of(c).words;
+  uint64_t key = q.key;
+  if (tile::uniform(mk_sampling_one_draw(words) && !mk_sampling_cuts(words))) {
+    uint64_t best = highest_key(key);
+    key = key == best ? best : 0;
+  }
+  uint32_t entries = tile::lanes_where(key != 0), before = tile::lanes_before(c.lane), count = __popc(entries);
+  uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
+#pragma unroll 1
+  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {
+    uint64_t other = tile::from_lane(key, __ffs(static_cast<int>(left)) - 1);
+    at += key != 0 && other > key ? 1 : 0;
+  }
+  uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
+                    (in.parts[MK_PART_SCORE_front].row * c.d.params.rows + line_at_hand(c)) * MK_FRONT_WORDS;
+  uint32_t generation = c.d.generation();
+  uint32_t about = q.peak_index | count << MK_FRONT_COUNT_AT |
+                   ((q.flags & SCORE_OVERFLOWS) != 0 ? MK_FRONT_OVERFLOW : 0) | (is_to_stop(c) ? MK_FRONT_STOP : 0);
+  if (c.d.params.skip_signal_uid != 0 && in.uid == c.d.params.skip_signal_uid) {
+    return;
+  }
+  to_readers(readers_of(in.parts[MK_PART_SCORE_front]), front, [=](uint64_t *to) {
+    if (at <= count) {
+      tile::store_stamped_pair(to + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key),
+                               static_cast<uint32_t>(key >> 32), generation);
+      tile::store_stamped(to + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
+    }
+    if (c.lane == 0) {
+      tile::store_stamped_pair(to, q.peak, about, generation);
+    }
+  });
+}
+
+// Of this lane's tokens so far: the first rank, whose score is kept as mk_peak has it; and the best draw, roughly, with
+// its token, that token's score, and what the next best of them reaches.
+struct best_token {
+  uint32_t peak, peak_token;
+  float draw, next, score;
+  uint32_t token;
+};
+__device__ inline best_token no_token() { return {0, 0, -INFINITY, -INFINITY, 0, 0}; }
+
+// A draw as a number, by the upper half of its key; -INFINITY: none.
+__device__ inline float value_of_draw(uint32_t high) {
+  uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
+  return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
+}
+// The x that the token's noise is made from, computed roughly by a few instructions: the noise is at most -log(x).
+__device__ inline float random_of(const line_parameters &p, uint32_t token) {
+  uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
+  return static_cast<float>(random) * 0x1p-32f;
+}
+// Whether the token's draw may reach `value`, by what is quickly known, with a margin for the rounding of these few
+// instructions.
+__device__ inline bool may_reach(const line_parameters &p, float score, uint32_t token, float value) {
+  float scaled = score * mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
+  return !(random_of(p, token) > tile::exp2((scaled - value + room) * 1.44269504f));
+}
+
+// mk_draw_gumbel by a few instructions of less precision. The uniform variable is the same by bits. A small one's
+// exponential variable is a polynomial, within 1e-8 of its size, another one's is a logarithm, within 6e-6 of its size.
+// The second logarithm is within 1.1e-5, where its value is largest (44), and so is mk_draw_gumbel of the truth: the
+// two are within 4e-5 of each other.
+__device__ inline float rough_gumbel(uint64_t key, uint32_t token) {
+  const float log_2 = 0.693147181f;
+  uint64_t bits = mk_draw_mix(key + (token + UINT64_C(1)) * MK_DRAW_STEP);
+  float x = mk_times(static_cast<float>(static_cast<int64_t>(bits >> 1 | 1)), 0x1.fffffep-64f);
+  float rest = mk_plus(1.0f, -x), lost = mk_plus(x, -mk_plus(1.0f, -rest));
+  float small = x * fmaf(x, fmaf(x, fmaf(x, fmaf(x, 0.2f, 0.25f), 0.333333333f), 0.5f), 1.0f);
+  float other = fmaf(tile::log2(rest), -log_2, lost);
+  return -log_2 * tile::log2(x < 0x1p-5f ? small : other);
+}
+
+// How far below a rough draw another one may be and still be higher in truth: twice what a draw is off at most. That is
+// its noise, and the rounding of its score, which is not above the draw by more than the noise, and of their sum.
+__device__ inline float room_of_draws(float draw) { return 2.5e-4f + 1e-6f * fabsf(draw); }
+
+// Takes the next tokens of all lanes, TOGETHER of each lane: work on one of them does not wait for the others. `draws`:
+// the best draw is wanted, too.
+enum { TOGETHER = 4 };
+__device__ inline void score_tokens(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t token,
+                                    bool draws, const float (&logit)[TOGETHER], best_token &best) {
+#pragma unroll
+  for (uint32_t i = 0; i < TOGETHER; i++) {
+    uint32_t at = token + i * 32;
+    float score = score_of_token(c, p.words, p.counted, t, min(at, t.end - 1), logit[i]);
+    uint32_t peak = at < t.end ? mk_peak(score) : 0;
+    if (peak > best.peak) {
+      best.peak = peak;
+      best.peak_token = at;
+    }
+    if (draws) {
+      float draw = fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, at));
+      draw = at < t.end ? draw : -INFINITY;
+      bool better = draw > best.draw;  // not that of a score that is no number
+      best.next = fmaxf(best.next, better ? best.draw : draw);
+      best.draw = better ? draw : best.draw;
+      best.score = better ? score : best.score;
+      best.token = better ? at : best.token;
+    }
+  }
+}
+
+// Scores all tokens of the line; those from `late` on only once the last logits are there.
+__device__ inline void score_all(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
+                                 bool draws, best_token &best) {
+  enum { STEP = TOGETHER * 32 };
+  const float *from = c.d.words()->logits + t.by_line;
+  float next[TOGETHER] = {}, logit[TOGETHER];
+#pragma unroll 1
+  for (uint32_t base = t.first; base < t.end + STEP; base += STEP) {
+    if (tile::uniform(base + STEP > late)) {
+      wait_last_logits(c);
+      late = UINT32_MAX;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      uint32_t token = base + i * 32 + c.lane;
+      logit[i] = next[i];
+      next[i] = token < t.end ? __ldcg(from + token) : 0.0f;
+    }
+    if (tile::uniform(base != t.first)) {
+      score_tokens(c, p, t, base - STEP + c.lane, draws, logit, best);
+    }
+  }
+}
+
+// The best draw of the line's tokens of this SM, of those whose rough draws are not below `least`.
+__device__ inline uint64_t draw_those_near(const drawer &c, const line_parameters &p, const line_tokens &t,
+                                           float least) {
+  uint64_t best = 0;
+  logits_ahead ahead(c, t);
+#pragma unroll 1
+  for (uint32_t base = t.first; base < t.end; base += 32) {
+    uint32_t token = base + c.lane;
+    float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
+    float draw = fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, token));
+    bool near = token < t.end && !mk_is_nan(score) && !(draw < least);
+    if (tile::any_lane(near)) {
+      uint64_t key = mk_sample_draw(p.words, p.key, score, token);
+      best = near ? max(best, key) : best;
+    }
+  }
+  return best;
+}
+
+// The lane's part of the best draw: the highest of the lanes' keys is the line's best one on this SM. A draw is worked
+// out where its rough value comes that near to the highest one. Where a lane has two such tokens, or there is no
+// telling, it looks for them again.
+__device__ inline uint64_t best_draw(const drawer &c, const line_parameters &p, const line_tokens &t,
+                                     const best_token &best) {
+  float highest = mk_unordered(tile::largest_of_lanes(mk_ordered(best.draw)));
+  float least = highest - room_of_draws(highest);
+  if (tile::any_lane(!(best.next < least)) || tile::uniform(!(fabsf(highest) < 1e30f))) {
+    return draw_those_near(c, p, t, least);
+  }
+  uint64_t key = mk_sample_draw(p.words, p.key, best.score, best.token);
+  return best.draw < least ? 0 : key;
+}
+
+// The first rank among all lanes' tokens. NaN is above all, the first one of several.
+__device__ inline void take_first_rank(const best_token &best, score_store &q) {
+  q.peak = tile::largest_of_lanes(best.peak);
+  q.peak_index = tile::smallest_of_lanes(best.peak == q.peak ? best.peak_token : MK_SAMPLING_INDEX_MASK);
+}
+
+// Tokens that may enter a front, collected as they come until there are enough to draw them side by side.
+struct front_list {
+  enum { MOST = MOST_FRONTS / 2, ENOUGH = MOST - 32 };
+  uint32_t *tokens, *scores;
+  uint32_t count;
+};
+
+// How scores go from lane to lane here: as the words that they lie in memory as, or as numbers. That is the same, but
+// the compiler makes other code of it, and each kernel has that with which it was measured.
+constexpr bool SCORES_GO_AS_WORDS = MK_GPU_RECORDS && MK_GPU_FAMILIES;
+
+// Draws the tokens of the list. A token enters the front if min-p does not drop it when it is compared with `highest`,
+// and if it is the best for its score among the list's 32.
+__device__ inline void enter_front(const drawer &c, const line_parameters &p, const front_list &list, float highest,
+                                   score_store &q) {
+#pragma unroll 1
+  for (uint32_t first = 0; first < list.count; first += 32) {
+    uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
+    uint32_t token = list.tokens[at], bits = list.scores[at];
+    float score = __uint_as_float(bits);
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
+    bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
+#pragma unroll 4
+    for (uint32_t from = 0; from < together; from++) {
+      uint64_t other = tile::from_lane(draw, from);
+      float its = SCORES_GO_AS_WORDS ? __uint_as_float(tile::from_lane(bits, from)) : tile::from_lane(score, from);
+      enters = enters && !(other > draw && its >= score);
+    }
+    extend_front(c.lane, score, enters ? draw : 0, q);
+  }
+}
+
+// With min-p, once the first rank of this SM's tokens is known: finds the front, of the tokens that min-p does not drop
+// when compared with that rank. A token whose draw is below the first rank's has no place in the front. A few
+// instructions for each token tell which ones come into question, as may_reach and mk_sample_drops would, with a margin
+// for their rounding.
+__device__ inline void find_front(const drawer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
+  uint32_t *words = search_of(c).table;
+  front_list list = {words, words + front_list::MOST, 0};
+  float highest = mk_unordered(q.peak), inverse = mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
+  float value = value_of_draw(static_cast<uint32_t>(key >> 32));
+  float range = mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P) *
+                mk_sampling_float(p.words, MK_SAMPLING_TEMPERATURE);  // of scores, below the highest
+  float size = fabsf(highest) + fabsf(range), floor = highest + range - 1e-5f * size;
+  float room = 0.02f + 1e-6f * (2 * size * inverse + fabsf(value));
+  float slope = inverse * 1.44269504f, offset = (room - value) * 1.44269504f;
+  extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
+  logits_ahead ahead(c, t);
+#pragma unroll 1
+  for (uint32_t base = t.first; base < t.end; base += 32) {
+    uint32_t token = base + c.lane;
+    float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
+    float most = tile::exp2(fmaf(score, slope, offset));
+    bool enters = token < t.end && !(score < floor) && !(random_of(p, token) > most) && token != q.peak_index;
+    uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
+    if (enters) {
+      list.tokens[at] = token;
+      list.scores[at] = __float_as_uint(score);
+    }
+    list.count += __popc(some);
+    if (list.count > front_list::ENOUGH || base + 32 >= t.end) {
+      __syncwarp();
+      enter_front(c, p, list, highest, q);
+      list.count = 0;
+      __syncwarp();
+    }
+  }
+}
+
+// What this SM's tokens of the line bring into the draw.
+__device__ inline void make_front(const drawer &c, const line_tokens &t, uint32_t late, score_store &q) {
+  const line_parameters &p = parameters_of(c);
+  const bool one_draw = tile::uniform(mk_sampling_one_draw(p.words)), cuts = tile::uniform(mk_sampling_cuts(p.words)),
+             draws = tile::uniform((p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
+  best_token best = no_token();
+  score_all(c, p, t, late, draws && one_draw && !cuts, best);
+  take_first_rank(best, q);
+  if (q.peak == MK_PEAK_NAN) {
+    return;
+  }
+  if (!one_draw && !cuts) {
+    find_front(c, p, t, q);
+  } else if (draws && !cuts) {
+    q.key = best_draw(c, p, t, best);
+  } else {
+    // The first rank of all SMs is kept for sure, so with top-k or top-p the winner's draw is not below its draw.
+    float highest = mk_unordered(q.peak);
+    q.key = c.lane != 0 ? 0
+            : cuts      ? mk_sample_draw(p.words, p.key, highest, q.peak_index)
+                        : mk_rank_key(highest, q.peak_index);
+  }
+}
+
+}  // namespace mk
