@@ -14,23 +14,33 @@ static mk_status open_side(mk_batch_side *side, const mk_program *program) {
   }
   *side = (mk_batch_side){.program = program, .rows = mk_program_rows(program), .slots = mk_program_slots(program)};
   MK_TRY(mk_plan_find(program, &side->buffers));
+  side->columns = program->buffers[side->buffers.table].cols;
+  MK_TRY(mk_alloc(side->slots, sizeof(mk_member *), &side->owner));
   return mk_alloc((size_t)side->buffers.steps * side->rows, sizeof *side->plan, &side->plan);
+}
+
+/* Beside the main machine, which has the blocks' own. */
+static mk_status open_table(mk_batch_side *side) {
+  return side->program == NULL ? MK_OK
+                               : mk_alloc((size_t)side->slots * side->columns, sizeof *side->table, &side->table);
 }
 
 static mk_status init(mk_batch *b) {
   for (uint32_t i = 0; i < MK_MACHINES; i++) {
     MK_TRY(open_side(&b->sides[i], b->options.programs[i]));
+    MK_TRY(i == MK_MACHINE_MAIN ? MK_OK : open_table(&b->sides[i]));
   }
   const mk_batch_side *main = &b->sides[MK_MACHINE_MAIN];
   const mk_buffer *kv = &main->program->buffers[main->buffers.kv];
   const mk_blocks_options blocks = {.slots = main->slots,
-                                    .columns = main->program->buffers[main->buffers.table].cols,
+                                    .columns = main->columns,
                                     .block_tokens = kv->block_tokens,
                                     .count = kv->blocks,
                                     .kept = b->options.kept_blocks,
                                     .seed = main->program->config_hash + CANON_VERSION,
                                     .fault = b->options.fault};
-  MK_TRY(mk_alloc(main->slots, sizeof(mk_member *), &b->owner));
+  b->owner = main->owner;
+  b->few = b->sides[MK_MACHINE_FEW].program != NULL;
   return mk_blocks_init(&b->blocks, &blocks);
 }
 
@@ -53,18 +63,27 @@ static void member_free(mk_member *m) {
   mk_free(m);
 }
 
+/* No machine has a slot for the sequence any more. */
+static void leave_slots(mk_batch *b, const mk_member *m) {
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    for (uint32_t slot = 0; slot < b->sides[i].slots; slot++) {
+      mk_member **owner = &b->sides[i].owner[slot];
+      *owner = *owner == m ? NULL : *owner;
+    }
+  }
+}
+
 void mk_batch_drop(mk_batch *b) {
   while (b->members != NULL) {
     mk_member *m = b->members;
     b->members = m->next;
     if (m->slot != MK_NO_SLOT) {
-      b->owner[m->slot] = NULL;
+      leave_slots(b, m);
       mk_blocks_release(&b->blocks, m->slot);
     }
     member_free(m);
   }
-  b->youngest = b->lead = NULL;
-  b->lone = NULL;
+  b->youngest = NULL;
   b->left = 0;
 }
 
@@ -76,8 +95,9 @@ void mk_batch_free(mk_batch *b) {
   mk_blocks_free(&b->blocks);
   for (uint32_t i = 0; i < MK_MACHINES; i++) {
     mk_free(b->sides[i].plan);
+    mk_free(b->sides[i].owner);
+    mk_free(b->sides[i].table);
   }
-  mk_free(b->owner);
   mk_free(b);
 }
 
@@ -87,12 +107,12 @@ uint32_t mk_batch_context(const mk_batch *b) {
   return (uint32_t)(cache < context ? cache : context);
 }
 
-uint32_t mk_batch_alike(const mk_batch *b) {
-  const mk_batch_side *one = &b->sides[MK_MACHINE_ONE_ROW], *main = &b->sides[MK_MACHINE_MAIN];
-  if (one->program == NULL || main->slots == 1) {
+uint32_t mk_batch_alike(const mk_batch *b, mk_batch_machine machine) {
+  const mk_batch_side *side = &b->sides[machine], *main = &b->sides[MK_MACHINE_MAIN];
+  if (side->program == NULL || main->slots == 1) {
     return 0;
   }
-  const mk_buffer *kv = &one->program->buffers[one->buffers.kv];
+  const mk_buffer *kv = &side->program->buffers[side->buffers.kv];
   return kv->rows * kv->span_tokens; /* a row for each split */
 }
 
@@ -179,9 +199,7 @@ static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
     mk_blocks_learn(&b->blocks, m->slot, &computed);
   }
   mk_blocks_release(&b->blocks, m->slot);
-  b->owner[m->slot] = NULL;
-  b->lead = b->lead == m ? NULL : b->lead;
-  b->lone = b->lone == m ? NULL : b->lone;
+  leave_slots(b, m);
   b->lost = b->lost || m->takes_part;
   m->slot = MK_NO_SLOT;
   m->takes_part = false;

@@ -11,11 +11,12 @@
  *
  * Which machine computes: one the positions of the prompt, and perhaps another one those of what is generated
  * (mk_origin); both follow from the sequence alone. The machines take turns. In a step of the main machine each
- * generating sequence has a row, and the rows that are left compute prompts, first come, first served. When a step of
- * the main machine would use one row alone, the machine of one row, which is faster, makes the step instead, as long as
- * the bits are the same (mk_batch_alike). While prompts wait for the machine for prompts, its launches have at most
- * `prompt_tokens` rows, and those of other machines at most `decode_steps` steps: this bounds how long a generating
- * sequence waits.
+ * generating sequence has a row, and the rows that are left compute prompts, first come, first served. A faster machine
+ * makes steps of the main one in its place, as long as the bits are the same (mk_batch_alike): that of one row where
+ * the step would use one row alone, else that for few sequences where these have slots enough. While prompts wait for
+ * the machine for prompts, its launches have at most `prompt_tokens` rows, and those of other machines at most
+ * `decode_steps` steps, or of more than MK_MAX_ROWS rows so many fewer that these have no more rows: this bounds how
+ * long a generating sequence waits, and keeps prompts coming where many can generate at once.
  *
  * When blocks run out, the youngest running sequence gives its blocks back and waits again. Later all its tokens are
  * computed anew, each position by the same machine as before, so to the same bits.
@@ -80,6 +81,9 @@ typedef enum mk_batch_machine {
   MK_MACHINE_MAIN,
   MK_MACHINE_PROMPTS, /* its rows are of one sequence: for prompts of more than MK_LONG_PROMPT tokens */
   MK_MACHINE_ONE_ROW,
+  /* Of fewer rows and slots than the main one, and of as many sequences as rows: makes its steps while few sequences
+   * have work there. It has slots of its own: a sequence that goes over to it gets one. */
+  MK_MACHINE_FEW,
   MK_MACHINES,
 } mk_batch_machine;
 
@@ -94,9 +98,9 @@ typedef struct mk_batch_options {
   const mk_program *programs[MK_MACHINES]; /* NULL: there is no such machine; there is a main one always */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
-  bool draws; /* the main program and that of one row draw, as sequences ask; that for prompts is greedy always */
-  uint32_t position_shift;     /* mk_tamper */
-  mk_blocks_fault fault;       /* tests */
+  bool draws;              /* all programs draw, as sequences ask, but for that for prompts, which is greedy always */
+  uint32_t position_shift; /* mk_tamper */
+  mk_blocks_fault fault;   /* tests */
   double (*clock)(void *user); /* NULL: a time that stands still, for which nothing is ever late */
   void *clock_user;
 } mk_batch_options;
@@ -109,9 +113,10 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
 
-/* Up to how many tokens of context the machine of one row has the same bits as the main machine (docs/NUMERICS.md): as
- * long as no split of attention of one row has a second span. 0: there is no machine of one row, or its bits differ. */
-uint32_t mk_batch_alike(const mk_batch *batch);
+/* Up to how many tokens of context the machine of one row, or that for few sequences, has the same bits as the main
+ * machine (docs/NUMERICS.md): as long as no split of its attention has a second span. 0: there is no such machine, or
+ * its bits differ. */
+uint32_t mk_batch_alike(const mk_batch *batch, mk_batch_machine machine);
 
 /* Adds a sequence, which its calls know as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
  * MK_ERR_USAGE for what can never be computed; `ended` is not called then. A sequence with nothing to generate ends at
@@ -172,15 +177,15 @@ typedef struct mk_slot_view {
   bool crosses;      /* another machine made that step */
   bool went_on; /* its last launch ended before its plan did, so the machine may have computed more than was told */
 } mk_slot_view;
-/* false: the slot is free, or has no part in the launch that was planned last. */
+/* slot: of the machine of the launch that was planned last. false: it is free, or has no part in that launch. */
 bool mk_batch_slot(const mk_batch *batch, uint32_t slot, mk_slot_view *out);
 
 typedef struct mk_batch_counters { /* the first five are of now; all others count from mk_batch_new on */
   uint32_t waiting, running;
   uint32_t blocks, blocks_in_use, blocks_kept;
   uint64_t launches, steps;
-  uint64_t one_row_steps; /* those of the steps that the machine of one row made */
-  uint64_t rows;          /* active rows of all steps: tokens that were computed */
+  uint64_t one_row_steps, few_steps; /* those of the steps that the machine of one row made, and that for few */
+  uint64_t rows;                     /* active rows of all steps: tokens that were computed */
   uint64_t preemptions, expired;
   uint64_t asked_tokens, cached_tokens; /* of prompts that began; those of them that were known */
 } mk_batch_counters;

@@ -32,7 +32,9 @@ typedef struct mk_batch_side { /* a machine */
   const mk_program *program;
   mk_plan_buffers buffers;
   mk_step_row *plan;
-  uint32_t rows, slots;
+  mk_member **owner; /* [slots]; NULL: nobody. Those of the main machine run; others have who was in a launch last. */
+  uint32_t *table;   /* [slots][columns], for the launch; NULL: the main machine takes that of the blocks */
+  uint32_t rows, slots, columns;
 } mk_batch_side;
 
 struct mk_batch {
@@ -42,15 +44,15 @@ struct mk_batch {
   mk_member *members;  /* all that have not ended, in the order of arrival */
   mk_member *youngest; /* the last of them */
   size_t left;         /* how many have not ended */
-  mk_member **owner;   /* by slot; NULL: it is free */
+  mk_member **owner;   /* those of the main machine */
   uint64_t last_id;
-  double next_deadline;  /* not later than any deadline; 0: there is none */
-  bool arrived;          /* a sequence waits now that did not when the launch was planned */
-  mk_launch launch;      /* the one that was planned last */
-  const mk_member *lone; /* the sequence for which the machine of one row makes steps of the main machine, or NULL */
-  mk_member *lead;       /* of a launch in a program of one slot, the sequence */
-  uint32_t taken;        /* how many steps of the launch have been reported */
-  bool lost;             /* a sequence of the launch has ended */
+  double next_deadline;      /* not later than any deadline; 0: there is none */
+  bool arrived;              /* a sequence waits now that did not when the launch was planned */
+  mk_launch launch;          /* the one that was planned last */
+  mk_batch_machine stand_in; /* makes the steps of the main machine now; that one itself where no other can */
+  bool few;                  /* it is the machine for few sequences, unless one of them is alone */
+  uint32_t taken;            /* how many steps of the launch have been reported */
+  bool lost;                 /* a sequence of the launch has ended */
   mk_batch_counters counters;
   uint64_t prompt_done, prompt_total; /* mk_batch_prompts */
 };
@@ -68,7 +70,7 @@ static inline mk_known mk_member_known(const mk_batch *b, const mk_member *m, ui
                                .rest = alone ? MK_MACHINE_ONE_ROW : MK_MACHINE_MAIN}};
 }
 
-/* Which machine computes that position of the sequence. */
+/* Which machine computes that position of the sequence, or has another one stand in for it. */
 static inline mk_batch_machine mk_member_machine(const mk_batch *b, const mk_member *m, uint32_t position) {
   const mk_origin origin = mk_member_known(b, m, 0).origin;
   return (mk_batch_machine)(position < origin.prompt_count ? origin.prompt : origin.rest);

@@ -339,7 +339,7 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   mk_engine_machine *out = &engine->machines[which];
   place where;
   compile.rows = rows;
-  compile.slots = 1;                                     /* one row, or a prompt */
+  compile.slots = which == MK_MACHINE_FEW ? rows : 1;    /* else one row, or a prompt */
   compile.blocks = main->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
   const uint64_t cache = (uint64_t)compile.blocks * MK_BLOCK_TOKENS; /* no sequence is longer */
   compile.max_seq = rows == 1 && cache < compile.max_seq ? (uint32_t)cache : compile.max_seq;
@@ -382,6 +382,14 @@ static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *op
                                             : 0;
 }
 
+/* Of the machine for few sequences; 0: there is none. */
+static uint32_t few_rows(const mk_engine *engine, const mk_engine_options *options) {
+  const mk_engine_machine *main = mk_engine_main(engine);
+  const uint32_t most = mk_program_rows(main->program), usual = main->gpu != NULL ? (uint32_t)MK_MAX_ROWS : most;
+  const uint32_t rows = options->few_rows != 0 ? options->few_rows : usual;
+  return rows < most && mk_program_slots(main->program) > 1 ? rows : 0;
+}
+
 /* On a GPU one row goes on where a program for prompts ends, too. */
 static mk_status open_others(mk_engine *engine, const mk_engine_options *options, const mk_compile_options *compile) {
   const mk_engine_machine *main = mk_engine_main(engine);
@@ -389,6 +397,8 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
   if (several || (main->gpu != NULL && mk_program_rows(main->program) > 1)) {
     MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
   }
+  const uint32_t few = few_rows(engine, options);
+  MK_TRY(few != 0 ? open_beside(engine, options, *compile, few, MK_MACHINE_FEW) : MK_OK);
   const uint32_t rows =
       several && main->gpu != NULL && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
   return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
@@ -409,21 +419,22 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
 }
 
 /* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU, or on several where nothing is drawn, of
- * models that have wide steps there; one where the GPU's kernels of several rows ask for whole tiles, and with more GPUs
- * than KV heads. */
+ * models that have wide steps there; one with more GPUs than KV heads. */
 static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples,
                               const place *where) {
-  const bool gpu = where->on_gpus;
-  const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
   const uint32_t most = samples && options->rows > MK_MOST_DRAWING_ROWS ? MK_MOST_DRAWING_ROWS : options->rows;
   const mk_compile_options wide = {.ranks = where->ranks,
                                    .rows = most,
                                    .slots = options->slots < most ? options->slots : most,
                                    .kv = options->kv,
                                    .sampling = samples};
-  const bool many = gpu && takes_wide(engine->graph, &wide);
-  const uint32_t rows = most > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : most;
-  return gpu && (!whole || where->ranks > engine->config.kv_heads) ? 1 : rows;
+  if (!where->on_gpus) {
+    return most;
+  }
+  if (where->ranks > engine->config.kv_heads) {
+    return 1;
+  }
+  return most > MK_MAX_ROWS && !takes_wide(engine->graph, &wide) ? (uint32_t)MK_MAX_ROWS : most;
 }
 
 static void note_cache(const mk_engine_options *options) {
@@ -460,12 +471,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   mk_config_set_context(&engine->config, engine->max_seq);
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
-  uint32_t rows = options->rows;
   place where;
   MK_TRY(choose_device(options, &where));
-  if (options->rows_or_one && rows > 1) {
-    rows = rows_that_fit(engine, options, samples, &where);
-  }
+  const uint32_t rows = options->rows_or_one ? rows_that_fit(engine, options, samples, &where) : options->rows;
   mk_compile_options compile = {.sms = queues_of(options, !where.on_gpus),
                                 .ranks = where.ranks,
                                 .max_seq = engine->max_seq,

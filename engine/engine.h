@@ -48,10 +48,9 @@ typedef struct mk_engine_options {
    *   0 or 1           one token of one sequence
    *   2, 4, 8, 16      so many tokens, of prompts or of several sequences; a sequence that is alone goes on token by
    *                    token in a program of one row
-   *   MK_PROMPT_ROWS   so many tokens of one sequence; greedy programs alone
-   *   64 to 512        greedy programs alone (64 with `slots`); cuda: of models that have wide steps
-   *   32               greedy programs of the cpu alone
-   * On a GPU a model with several rows needs hidden and intermediate sizes that are multiples of 16. */
+   *   32               the same, on the cpu alone
+   *   64 to 512        the same with as many `slots`, up to MK_MOST_DRAWING_ROWS where requests may draw; with one
+   *                    slot, up to 1024, tokens of one prompt, greedily. cuda: of models that have wide steps */
   uint32_t rows;
   /* Sequences that share the rows of a step. 0: as many as rows, but one with MK_PROMPT_ROWS. 1, with 128 rows or more,
    * gives a program for prompts, as MK_PROMPT_ROWS does, but a wide one (scheduler/compile.h). Several slots with 64
@@ -60,12 +59,16 @@ typedef struct mk_engine_options {
   /* Rows of the program for long prompts (below), which has one slot. 0: MK_MOST_ROWS where the model has wide
    * programs, else there is no such program. */
   uint32_t prompt_rows;
+  /* Rows of the program for few sequences, which has as many slots: it makes the steps of a program of more rows while
+   * it has slots for all, with the same bits. 0: MK_MAX_ROWS on cuda, none on the cpu, where a step takes as long as
+   * its active rows. From `rows` on there is none, and with one slot, either. */
+  uint32_t few_rows;
   /* cuda, 2 rows and more: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the
    * others, in a program of `prompt_rows`. */
   bool long_prompts;
   bool keep_values; /* those of all layers stay readable (mk_compile_options) */
-  /* Fewer where the device cannot do as many: 16 where requests may draw or the model has no wide steps, and on the
-   * cpu, where that is faster; one where a GPU's kernels of several rows do not take the model. */
+  /* Fewer where the device cannot do as many: 128 where requests may draw; on GPUs 16 where they have no wide steps of
+   * the model, or none that draw, and one where there are more GPUs than KV heads. */
   bool rows_or_one;
   mk_dtype kv;        /* what K and V are stored as (mk_compile_options) */
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, but one alone

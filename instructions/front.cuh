@@ -1,5 +1,5 @@
-// What an SM's tokens bring into a draw (MK_FRONT_..., instructions/sampling.h), while a warp puts it together: an entry
-// for each lane, in registers. For SCORE of one row and of several.
+// What an SM's tokens bring into a draw (MK_FRONT_..., instructions/sampling.h), while a warp puts it together: an
+// entry for each lane, in registers. For SCORE of one row and of several.
 #pragma once
 #include "instructions/sampling.h"
 #include "vm/gpu/device.cuh"

@@ -20,8 +20,8 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
                   MK_PART_SIFT_scores == MK_PART_DRAW_scores && MK_WHOLE_SIFT_sampling == MK_WHOLE_DRAW_sampling,
               "fronts, rounds, scores; sampling");
 
-// Fronts that a lane reads at a time. With five, a warp reads those of 132 SMs at once; a kernel that records, or that for
-// wide steps, has not enough registers for that.
+// Fronts that a lane reads at a time. With five, a warp reads those of 132 SMs at once; a kernel that records, or that
+// for wide steps, has not enough registers for that.
 enum { FRONTS_AHEAD = MK_GPU_RECORDS || MK_GPU_SLOTS ? 3 : 5 };
 
 // Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
@@ -400,8 +400,8 @@ __device__ inline segment_sum sum_rounds(const drawer &c, const mk_instruction_w
   return sum;
 }
 
-// Adds up the tallies of those of 32 lines, from `base` on, that this SM owns and that are among `lines`. All warps take
-// part, each with the tallies of some SMs. Whether a line still searches (its state) is written by the line's warp
+// Adds up the tallies of those of 32 lines, from `base` on, that this SM owns and that are among `lines`. All warps
+// take part, each with the tallies of some SMs. Whether a line still searches (its state) is written by the line's warp
 // alone, before all warps meet here, and changed next in a later SIFT, to which no warp comes before all have met
 // again. So all warps read the same state.
 __device__ inline void sum_owned_lines(const drawer &c, const mk_instruction_word &in, uint32_t base, uint32_t lines) {

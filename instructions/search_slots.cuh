@@ -1,5 +1,5 @@
-// SIFT and DRAW of the kernel for wide steps of several sequences, on the device: each warp goes through the searches of
-// its lines (search_lines.cuh) one after the other. From one round to the next a line's pivots lie in what this SM
+// SIFT and DRAW of the kernel for wide steps of several sequences, on the device: each warp goes through the searches
+// of its lines (search_lines.cuh) one after the other. From one round to the next a line's pivots lie in what this SM
 // publishes, as in the reference: in a SIFT that tallies they are set and published, and the SIFT after it, which adds
 // up, hands them on.
 #pragma once

@@ -78,6 +78,19 @@ static uint32_t blocks_of(uint64_t tokens) {
   return blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX; /* more than the engine takes, either way */
 }
 
+/* With as many as suit model and machine, where these are fewer than were asked for. */
+static void find_batch(mkvm_engine *e) {
+  const uint32_t asked = e->max_batch;
+  char line[160];
+  e->max_batch = mk_program_slots(mk_engine_program(e->engine));
+  if (e->max_batch != asked && e->on_log != NULL) {
+    snprintf(line, sizeof line,
+             "with this model, cache and device at most %" PRIu32 " requests share a step, not %" PRIu32, e->max_batch,
+             asked);
+    e->on_log(e->user, MKVM_LOG_WARNING, line);
+  }
+}
+
 static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_options *options) {
   enum { USUAL_QUEUE = 1024 };
   mk_config config;
@@ -88,8 +101,8 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   e->max_batch = options->max_batch == 0 ? 1 : options->max_batch;
   e->max_waiting = options->max_waiting == 0 ? USUAL_QUEUE : options->max_waiting;
   if (!is_power(e->max_batch) || e->max_batch > MK_MOST_DRAWING_ROWS) {
-    return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8 or 16, on the CPU also 32, 64 or %d",
-                    options->max_batch, MK_MOST_DRAWING_ROWS);
+    return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8, 16, 32, 64 or %d", options->max_batch,
+                    MK_MOST_DRAWING_ROWS);
   }
   if (options->kv != MKVM_KV_BF16 && options->kv != MKVM_KV_FP8) {
     return mk_error(MK_ERR_USAGE, "kv is %d; it is MKVM_KV_BF16 or MKVM_KV_FP8", (int)options->kv);
@@ -109,6 +122,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .max_seq = e->max_context,
                              .rows = e->max_batch,
                              .slots = e->max_batch,
+                             .rows_or_one = true,
                              .long_prompts = e->max_batch > 1,
                              .kv = options->kv == MKVM_KV_FP8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
                              .kv_blocks = blocks_of(options->kv_tokens),
@@ -127,6 +141,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .progress_user = e};
   below.sampling = &draws;
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
+  find_batch(e);
   e->stop = 0; /* on_progress gave up with the last byte */
   mkvm_count(e);
   e->kv_tokens = e->stats.kv_tokens;

@@ -27,8 +27,8 @@ __device__ inline float exp2(float x) {
   return result;
 }
 
-// The logarithm to base 2 by one instruction: within 2^-22 where the argument is from 0.5 to 2, elsewhere within 2^-22 of
-// the logarithm's size. PTX ISA, "lg2".
+// The logarithm to base 2 by one instruction: within 2^-22 where the argument is from 0.5 to 2, elsewhere within 2^-22
+// of the logarithm's size. PTX ISA, "lg2".
 __device__ inline float log2(float x) {
   float result;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));

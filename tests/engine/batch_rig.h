@@ -16,14 +16,25 @@
 
 enum { ROWS = 8, CONTEXT = 512, MOST = 120, TOKEN = 7 };
 
-static inline mk_program *compile(uint32_t rows, uint32_t blocks, uint32_t kv_heads) {
+typedef struct kinds { /* of a rig */
+  uint32_t blocks, kept;
+  uint32_t kv_heads;       /* 0: those of the model */
+  uint32_t rows, few_rows; /* of the main machine, 0: ROWS; of that for few sequences, 0: there is none */
+  uint32_t longest;        /* tokens of a sequence; 0: CONTEXT */
+  uint32_t prompt_tokens;  /* mk_batch_options */
+  bool prompts, one_row, draws;
+  mk_blocks_fault fault;
+} kinds;
+
+static inline mk_program *compile(uint32_t rows, uint32_t blocks, const kinds *k) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = 3, .max_seq = CONTEXT, .rows = rows, .blocks = blocks};
+  mk_compile_options options = {
+      .sms = 3, .max_seq = k->longest != 0 ? k->longest : (uint32_t)CONTEXT, .rows = rows, .blocks = blocks};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  config.heads = kv_heads != 0 ? kv_heads : config.heads;
-  config.kv_heads = kv_heads != 0 ? kv_heads : config.kv_heads;
+  config.heads = k->kv_heads != 0 ? k->kv_heads : config.heads;
+  config.kv_heads = k->kv_heads != 0 ? k->kv_heads : config.kv_heads;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
@@ -58,19 +69,12 @@ static inline void on_end(void *user, size_t sequence, mk_status status) {
 
 static inline double time_of(void *user) { return ((rig *)user)->time; }
 
-typedef struct kinds { /* of a rig */
-  uint32_t blocks, kept;
-  uint32_t kv_heads;      /* 0: those of the model */
-  uint32_t prompt_tokens; /* mk_batch_options */
-  bool prompts, one_row, draws;
-  mk_blocks_fault fault;
-} kinds;
-
 static inline void start(rig *r, kinds k) {
-  *r = (rig){.programs = {[MK_MACHINE_MAIN] = compile(ROWS, k.blocks, k.kv_heads)}};
+  *r = (rig){.programs = {[MK_MACHINE_MAIN] = compile(k.rows != 0 ? k.rows : (uint32_t)ROWS, k.blocks, &k)}};
   uint32_t blocks = r->programs[0]->ranges.block.high + 1;
-  r->programs[MK_MACHINE_PROMPTS] = k.prompts ? compile(MK_PROMPT_ROWS, blocks, k.kv_heads) : NULL;
-  r->programs[MK_MACHINE_ONE_ROW] = k.one_row ? compile(1, blocks, k.kv_heads) : NULL;
+  r->programs[MK_MACHINE_PROMPTS] = k.prompts ? compile(MK_PROMPT_ROWS, blocks, &k) : NULL;
+  r->programs[MK_MACHINE_ONE_ROW] = k.one_row ? compile(1, blocks, &k) : NULL;
+  r->programs[MK_MACHINE_FEW] = k.few_rows != 0 ? compile(k.few_rows, blocks, &k) : NULL;
   mk_batch_options options = {.kept_blocks = k.kept,
                               .prompt_tokens = k.prompt_tokens,
                               .draws = k.draws,
@@ -119,6 +123,18 @@ static inline void plan(rig *r) {
     cr_assert_eq(mk_plan_check(r->programs[r->launch.machine], r->launch.plan, r->launch.steps, r->launch.table), MK_OK,
                  "%s", mk_error_message());
   }
+}
+
+static inline void expect_launch(const rig *r, mk_batch_machine machine, uint32_t position) {
+  cr_assert_neq(r->launch.steps, 0);
+  cr_assert_eq(r->launch.machine, machine, "%d", (int)r->launch.machine);
+  cr_assert_eq(r->launch.plan[0].position, position, "%u", r->launch.plan[0].position);
+}
+
+static inline mk_slot_view view_of(const rig *r, uint32_t slot) {
+  mk_slot_view view;
+  cr_assert(mk_batch_slot(r->batch, slot, &view));
+  return view;
 }
 
 /* A step of the launch at hand: every row that chooses chooses `choice`. */

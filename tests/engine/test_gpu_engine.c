@@ -11,7 +11,7 @@
 
 FAKE_GPU_IMAGE
 
-enum { CONTEXT = 192, MOST_TOKENS = 14, MOST_SEQUENCES = 11 };
+enum { CONTEXT = 192, MOST_TOKENS = 14, MOST_SEQUENCES = 11, CROWD = 24 };
 
 typedef struct answer {
   uint32_t tokens[MOST_TOKENS], count;
@@ -21,9 +21,9 @@ typedef struct answer {
 } answer;
 
 typedef struct batch {
-  uint32_t prompts[MOST_SEQUENCES][CONTEXT];
-  mk_sequence sequences[MOST_SEQUENCES];
-  answer answers[MOST_SEQUENCES];
+  uint32_t prompts[CROWD][CONTEXT];
+  mk_sequence sequences[CROWD];
+  answer answers[CROWD];
   size_t count;
   volatile sig_atomic_t cancel;
   uint32_t cancel_after; /* tokens of all */
@@ -157,13 +157,20 @@ static void expect_engine(uint32_t rows, bool long_prompts, bool logits) {
   stop(&r);
 }
 
-/* More than sixteen sequences share wide steps. */
+/* More than sixteen sequences share wide steps, fewer go by sixteen rows. */
 static void expect_wide_engine(uint32_t rows, bool long_prompts, bool logits) {
   rig r = {0};
+  mk_batch_counters counters;
   start(&r, rows, long_prompts, logits);
   cr_assert(mk_program_has_tiles(mk_engine_program(r.engine)));
   expect_whole_batch(&r, MOST_SEQUENCES, 90, logits);
-  cr_assert_eq(r.kernel.launches[1], 0);
+  cr_assert_neq(r.kernel.launches[1], 0);
+  cr_assert_eq(r.kernel.launches[2] != 0, long_prompts);
+  mk_engine_count(r.engine, &counters);
+  cr_assert(counters.few_steps != 0);
+  const uint64_t others = counters.steps - counters.few_steps - counters.one_row_steps;
+  cr_assert_eq(others != 0, long_prompts, "%llu steps", (unsigned long long)others);
+  expect_whole_batch(&r, CROWD, 90, logits);
   cr_assert_neq(r.kernel.launches[2], 0);
   expect_one_alone(&r, logits);
   cr_assert_neq(r.kernel.launches[0], 0, "one sequence alone goes on in steps of one row");
@@ -195,20 +202,27 @@ static void have_whole_units(mk_config *config) {
   config->intermediate = 1024;
 }
 
-/* Then there are wide steps: of several sequences, and of the first one's long prompt. */
+/* Then there are wide steps: of several sequences, and of the first one's long prompt. With a program for few, and
+ * without. */
 Test(gpu_engine, two_ranks_of_wide_steps) {
   for (uint32_t logits = 0; logits < 2; logits++) {
     rig r = {0};
     r.cuda = fake_gpu_start(&r.kernel);
     r.cuda->devices = 2;
     r.kernel.ranks = 2;
-    const mk_engine_options options = {
-        .want_logits = logits != 0, .rows = 64, .slots = 64, .ranks = 2, .long_prompts = true, .rows_or_one = true};
+    const mk_engine_options options = {.want_logits = logits != 0,
+                                       .rows = 64,
+                                       .slots = 64,
+                                       .ranks = 2,
+                                       .long_prompts = true,
+                                       .rows_or_one = true,
+                                       .few_rows = logits != 0 ? 64 : 0};
     cr_assert_eq(open_changed(options, have_whole_units, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
     cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), 64);
     cr_assert_eq(mk_program_slots(mk_engine_program(r.engine)), 64);
     expect_whole_batch(&r, MOST_SEQUENCES, 70, logits != 0);
-    cr_assert_eq(r.kernel.launches[1], 0);
+    cr_assert_eq(r.kernel.launches[1] != 0, options.few_rows == 0);
+    expect_whole_batch(&r, CROWD, 70, logits != 0);
     cr_assert_neq(r.kernel.launches[2], 0);
     cr_assert_eq(r.kernel.at_work[0], r.kernel.at_work[1]);
     expect_one_alone(&r, logits != 0);

@@ -1,5 +1,6 @@
 /* A sequence without company goes by the machine of one row, and comes back: when, how far, knowing what, and to which
- * bits. (Random schedules: test_schedules.c.) */
+ * bits; these also where it goes by the machine for few. (When it does: test_few.c. Random schedules:
+ * test_schedules.c.) */
 #include <math.h>
 
 #include "engine/engine.h"
@@ -8,12 +9,6 @@
 #include "tests/support/numbers.h"
 
 /* ---- The batch without a machine ---- */
-
-static void expect_launch(rig *r, mk_batch_machine machine, uint32_t position) {
-  cr_assert_neq(r->launch.steps, 0);
-  cr_assert_eq(r->launch.machine, machine, "%d", (int)r->launch.machine);
-  cr_assert_eq(r->launch.plan[0].position, position, "%u", r->launch.plan[0].position);
-}
 
 static uint64_t one_row_steps(const rig *r) {
   mk_batch_counters counters;
@@ -91,7 +86,7 @@ Test(lone, not_beside_who_has_the_machine) {
 Test(lone, as_far_as_the_bits_are_the_same) {
   rig r;
   start(&r, (kinds){.one_row = true, .kv_heads = 128});
-  cr_assert_eq(mk_batch_alike(r.batch), MK_SPAN_TOKENS);
+  cr_assert_eq(mk_batch_alike(r.batch, MK_MACHINE_ONE_ROW), MK_SPAN_TOKENS);
   add(&r, (mk_sequence){.prompt_count = 240, .n_predict = 100});
   cr_assert_eq(launch(&r), 30);
   cr_assert_eq(launch(&r), MK_SPAN_TOKENS - 240, "the last one has a context of 256 tokens");
@@ -102,17 +97,11 @@ Test(lone, as_far_as_the_bits_are_the_same) {
   cr_assert_eq(one_row_steps(&r), MK_SPAN_TOKENS - 240);
   stop(&r);
   start(&r, (kinds){.one_row = true});
-  cr_assert_geq(mk_batch_alike(r.batch), CONTEXT, "of this model it is the same everywhere");
+  cr_assert_geq(mk_batch_alike(r.batch, MK_MACHINE_ONE_ROW), CONTEXT, "of this model it is the same everywhere");
   stop(&r);
   start(&r, (kinds){0});
-  cr_assert_eq(mk_batch_alike(r.batch), 0, "there is no such machine");
+  cr_assert_eq(mk_batch_alike(r.batch, MK_MACHINE_ONE_ROW), 0, "there is no such machine");
   stop(&r);
-}
-
-static mk_slot_view view_of(const rig *r, uint32_t slot) {
-  mk_slot_view view;
-  cr_assert(mk_batch_slot(r->batch, slot, &view));
-  return view;
 }
 
 /* What the machines have to be told of who draws. */
@@ -177,13 +166,18 @@ Test(lone, what_nobody_was_told_of_is_not_forgotten) {
 
 /* ---- The engine, on the CPU machine ---- */
 
-enum { ANSWER = 60, COMPANY_PROMPT = 5, LONG_CONTEXT = 640 };
+enum { ANSWER = 60, COMPANY_PROMPT = 5, LONG_CONTEXT = 2112, BLOCKS = 64, MOST_CROWDS = 3 };
+
+/* Company comes when so many tokens have been heard, so many sequences of so many tokens. */
+typedef struct crowd {
+  uint32_t comes, count, stays;
+} crowd;
 
 typedef struct asked { /* the one who is heard, and its company */
   mk_config config;
   const mk_sampling *sampling;
-  uint32_t prompt_count, rows;
-  uint32_t comes, stays; /* company comes when so many tokens have been heard, and has so many; 0: never */
+  uint32_t prompt_count, rows, few_rows;
+  crowd crowds[MOST_CROWDS]; /* in the order in which they come; count 0: none does */
 } asked;
 
 typedef struct heard { /* tokens, and a hash of the logits of each */
@@ -191,9 +185,9 @@ typedef struct heard { /* tokens, and a hash of the logits of each */
   mk_engine *engine;
   uint32_t tokens[ANSWER], count, company;
   uint64_t bits[ANSWER];
-  uint32_t one_row; /* tokens of steps by one row */
-  uint64_t one_row_before;
-  bool came;
+  mk_batch_machine by[ANSWER]; /* the main one, that of one row, or that for few */
+  mk_batch_counters before;    /* when the last token came */
+  uint32_t came;               /* crowds */
 } heard;
 
 static bool hear(void *user, size_t sequence, uint32_t token, const float *logits) {
@@ -209,8 +203,10 @@ static bool hear(void *user, size_t sequence, uint32_t token, const float *logit
     hash = (hash ^ mk_float_param(logits[i])) * UINT64_C(0x9E3779B97F4A7C15);
     hash ^= hash >> 29;
   }
-  h->one_row += counters.one_row_steps != h->one_row_before;
-  h->one_row_before = counters.one_row_steps;
+  h->by[h->count] = counters.one_row_steps != h->before.one_row_steps ? MK_MACHINE_ONE_ROW
+                    : counters.few_steps != h->before.few_steps       ? MK_MACHINE_FEW
+                                                                      : MK_MACHINE_MAIN;
+  h->before = counters;
   h->tokens[h->count] = token;
   h->bits[h->count++] = hash;
   return true;
@@ -237,10 +233,20 @@ static void submit(heard *h, size_t sequence, uint32_t prompt_count, uint32_t n_
 
 static void on_boundary(void *user) {
   heard *h = user;
-  if (!h->came && h->asked->stays != 0 && h->count >= h->asked->comes) {
-    h->came = true;
-    submit(h, 1, COMPANY_PROMPT, h->asked->stays);
+  for (const crowd *c; h->came < MOST_CROWDS; h->came++) {
+    c = &h->asked->crowds[h->came];
+    if (h->count < c->comes) {
+      return;
+    }
+    for (uint32_t i = 0; i < c->count; i++) {
+      submit(h, 1, COMPANY_PROMPT, c->stays);
+    }
   }
+}
+
+static void take_model(asked *a) {
+  cr_assert_eq(mk_synth_shape("tiny", &a->config), MK_OK);
+  a->config.max_position = LONG_CONTEXT;
 }
 
 /* With one row the engine is opened with the parameters; otherwise the sequences bring them. */
@@ -252,18 +258,33 @@ static void answer(const asked *a, heard *h) {
                                      .sms = 4,
                                      .max_seq = LONG_CONTEXT,
                                      .rows = a->rows,
+                                     .slots = a->rows,
+                                     .few_rows = a->few_rows,
+                                     .kv_blocks = BLOCKS,
                                      .poll = on_boundary,
                                      .poll_user = h,
                                      .sampling = a->sampling == NULL || a->rows == 1 ? a->sampling : &draws};
   size_t left = 1;
+  uint32_t company = 0;
   *h = (heard){.asked = a};
   cr_assert_eq(mk_engine_open(NULL, &options, &h->engine), MK_OK, "%s", mk_error_message());
   submit(h, 0, a->prompt_count, ANSWER);
   while (left != 0) {
     cr_assert_eq(mk_engine_step(h->engine, &left), MK_OK, "%s", mk_error_message());
   }
-  cr_assert(h->count == ANSWER && h->company == a->stays, "%u and %u tokens", h->count, h->company);
+  for (uint32_t i = 0; i < MOST_CROWDS; i++) {
+    company += a->crowds[i].count * a->crowds[i].stays;
+  }
+  cr_assert(h->count == ANSWER && h->company == company, "%u and %u tokens", h->count, h->company);
   mk_engine_close(h->engine);
+}
+
+static uint32_t tokens_by(const heard *h, mk_batch_machine machine) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < ANSWER; i++) {
+    count += h->by[i] == machine;
+  }
+  return count;
 }
 
 /* How many tokens have the same logits, from the first on. */
@@ -279,37 +300,79 @@ static uint32_t same(const heard *a, const heard *b) {
 static void expect_same(const mk_sampling *sampling) {
   asked a = {.sampling = sampling, .prompt_count = 10, .rows = 1};
   static heard one, alone, company;
-  cr_assert_eq(mk_synth_shape("tiny", &a.config), MK_OK);
+  take_model(&a);
   answer(&a, &one);
   a.rows = 4;
   answer(&a, &alone);
-  a.comes = 20;
-  a.stays = 15;
+  a.crowds[0] = (crowd){.comes = 20, .count = 1, .stays = 15};
   answer(&a, &company);
-  cr_assert_eq(one.one_row, 0, "it has no machine beside it");
-  cr_assert_eq(alone.one_row, ANSWER - 1, "all but the one that the prompt's last chunk gives: %u", alone.one_row);
-  cr_assert_eq(company.one_row, ANSWER - 1 - (a.stays + 1),
-               "two steps with the company's prompt, one for each token "
-               "that follows: %u",
-               company.one_row);
+  cr_assert_eq(tokens_by(&one, MK_MACHINE_ONE_ROW), 0, "it has no machine beside it");
+  cr_assert_eq(tokens_by(&alone, MK_MACHINE_ONE_ROW), ANSWER - 1, "all but the one that the prompt's last chunk gives");
+  cr_assert_eq(tokens_by(&company, MK_MACHINE_ONE_ROW), ANSWER - 1 - (15 + 1),
+               "two steps with the company's prompt, one for each token that follows");
   cr_assert_eq(same(&alone, &one), ANSWER);
   cr_assert_eq(same(&company, &one), ANSWER);
 }
 
 Test(lone, has_the_same_bits_in_company) { expect_same(NULL); }
 
+static const mk_logit_bias biases[] = {{7, 6}, {8, -INFINITY}, {100, 5}};
+static const mk_sampling ways[] = {
+    {.top_p = 1, .repetition = 1}, /* greedy, where others may draw */
+    {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 5},
+    {.temperature = 1, .top_k = 50, .top_p = 0.9, .min_p = 0.01, .repetition = 1, .seed = 6},
+    {.temperature = 1, .top_p = 1, .repetition = 1.2, .presence = 0.3, .frequency = 0.4, .seed = 7},
+    {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 8, .biases = biases, .bias_count = 3},
+    {.top_p = 1, .repetition = 1, .frequency = 0.7, .biases = biases, .bias_count = 3},
+};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
 Test(lone, draws_the_same_in_company) {
-  static const mk_logit_bias biases[] = {{7, 6}, {8, -INFINITY}, {100, 5}};
-  static const mk_sampling ways[] = {
-      {.top_p = 1, .repetition = 1}, /* greedy, where others may draw */
-      {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 5},
-      {.temperature = 1, .top_k = 50, .top_p = 0.9, .min_p = 0.01, .repetition = 1, .seed = 6},
-      {.temperature = 1, .top_p = 1, .repetition = 1.2, .presence = 0.3, .frequency = 0.4, .seed = 7},
-      {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 8, .biases = biases, .bias_count = 3},
-      {.top_p = 1, .repetition = 1, .frequency = 0.7, .biases = biases, .bias_count = 3},
-  };
-  for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+  for (size_t i = 0; i < WAYS; i++) {
     expect_same(&ways[i]);
+  }
+}
+
+/* From machine to machine: a crowd comes, of which two stay for a while, and later another one, whose sequences end one
+ * after the other, as their prompts did. */
+static void expect_same_on_all_machines(const mk_sampling *sampling, uint32_t rows, uint32_t few_rows) {
+  static const mk_batch_machine path[] = {MK_MACHINE_FEW,     MK_MACHINE_ONE_ROW, MK_MACHINE_MAIN, MK_MACHINE_FEW,
+                                          MK_MACHINE_ONE_ROW, MK_MACHINE_MAIN,    MK_MACHINE_FEW,  MK_MACHINE_ONE_ROW};
+  enum { PATH = sizeof path / sizeof path[0] };
+  asked a = {.sampling = sampling, .prompt_count = 10, .rows = 1};
+  static heard one, all;
+  take_model(&a);
+  answer(&a, &one);
+  a.rows = rows;
+  a.few_rows = few_rows;
+  a.crowds[0] = (crowd){.comes = 5, .count = few_rows, .stays = 6};
+  a.crowds[1] = (crowd){.comes = 5, .count = 2, .stays = 20};
+  a.crowds[2] = (crowd){.comes = 45, .count = few_rows, .stays = 4};
+  answer(&a, &all);
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < ANSWER; i++) {
+    at += all.by[i] != path[at];
+    cr_assert(at < PATH && all.by[i] == path[at], "token %u comes by machine %d", i, (int)all.by[i]);
+  }
+  cr_assert_eq(at + 1, PATH);
+  cr_assert_eq(same(&all, &one), ANSWER);
+}
+
+Test(lone, has_the_same_bits_on_all_machines) {
+  expect_same_on_all_machines(NULL, 8, 4);
+  expect_same_on_all_machines(NULL, 64, 16);
+}
+
+Test(lone, draws_the_same_on_all_machines) {
+  for (size_t i = 0; i < WAYS; i++) {
+    expect_same_on_all_machines(&ways[i], 8, 4);
+  }
+}
+
+/* In wide steps, too. */
+Test(lone, draws_the_same_on_all_machines_wide) {
+  for (size_t i = WAYS - 3; i < WAYS; i++) {
+    expect_same_on_all_machines(&ways[i], 64, 16);
   }
 }
 
@@ -319,17 +382,38 @@ Test(lone, has_the_same_bits_beyond_where_one_row_has_others) {
   enum { LIMIT = 512, PROMPT = 490 };
   asked a = {.prompt_count = PROMPT, .rows = 1};
   static heard one, alone, company;
-  cr_assert_eq(mk_synth_shape("tiny", &a.config), MK_OK);
+  take_model(&a);
   a.config.heads = a.config.kv_heads = 64;
   a.config.layers = 1;
   answer(&a, &one);
   a.rows = 16;
   answer(&a, &alone);
-  a.stays = ANSWER + 100;
+  a.crowds[0] = (crowd){.count = 1, .stays = ANSWER + 100};
   answer(&a, &company);
-  cr_assert_eq(company.one_row, 0);
-  cr_assert_eq(alone.one_row, LIMIT - PROMPT, "%u", alone.one_row);
+  cr_assert_eq(tokens_by(&company, MK_MACHINE_ONE_ROW), 0);
+  cr_assert_eq(tokens_by(&alone, MK_MACHINE_ONE_ROW), LIMIT - PROMPT);
   cr_assert_eq(same(&alone, &company), ANSWER);
   const uint32_t as_one = same(&one, &company);
   cr_assert(as_one > LIMIT - PROMPT && as_one < ANSWER, "one row has the same bits for %u tokens", as_one);
+}
+
+/* With 64 KV heads the first split of few rows has a third span from 2,048 tokens on, and adds it to its own first one;
+ * a wide step adds neighbours first. */
+Test(lone, has_the_same_bits_beyond_where_few_rows_have_others) {
+  enum { LIMIT = 2048, PROMPT = 2040, MANY = 64 };
+  asked a = {.prompt_count = PROMPT, .rows = MK_MAX_ROWS};
+  static heard few, many, both;
+  take_model(&a);
+  a.config.heads = a.config.kv_heads = 64;
+  a.config.layers = 1;
+  answer(&a, &few);
+  a.rows = a.few_rows = MANY; /* there is no machine for few */
+  answer(&a, &many);
+  a.few_rows = MK_MAX_ROWS;
+  answer(&a, &both);
+  cr_assert_eq(tokens_by(&many, MK_MACHINE_MAIN), ANSWER);
+  cr_assert_eq(tokens_by(&both, MK_MACHINE_FEW), LIMIT - PROMPT + 1);
+  cr_assert_eq(same(&both, &many), ANSWER);
+  const uint32_t as_few = same(&few, &many);
+  cr_assert(as_few > LIMIT - PROMPT && as_few < ANSWER, "few rows have the same bits for %u tokens", as_few);
 }

@@ -73,13 +73,13 @@ static const family families[] = {
 };
 
 /* Heads of 64 and 128 dims, sums of more than one round of chains; the last one has nothing that divides by 16 but the
- * heads, which one row alone takes. */
+ * heads. */
 static const shape shapes[] = {
     {"64 dims", 512, 1024, 8, 2, 64, 2, 600, NULL},
     {"128 dims, wide", 2560, 2304, 8, 4, 128, 2, 600, NULL},
     {"odd", 203, 331, 3, 1, 128, 2, 600, NULL},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0], EVEN_SHAPES = SHAPES - 1 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 void test_families(bool quick) {
   for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
@@ -90,7 +90,7 @@ void test_families(bool quick) {
       s.name = name;
       s.change = families[f].change;
       test_one_row_of(&s);
-      if (i < (quick ? 1 : (size_t)EVEN_SHAPES)) {
+      if (!quick || i != 1) {
         test_rows_of(&s, families[f].late, quick);
       }
     }

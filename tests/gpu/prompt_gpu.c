@@ -27,6 +27,7 @@ static const prompt_shape shapes[] = {
     {{"halves of odd tiles", 3072, 4608, 8, 2, 128, 1, 600, NULL}, MK_MOST_ROWS},
     {{"spans beyond a tree of 4,096", 256, 512, 4, 2, 64, 1, 6000, NULL}, 256},
     {{"the same, 128 dims", 256, 512, 4, 4, 128, 1, 5200, NULL}, 512},
+    {{"nothing in whole tiles but the heads", 203, 331, 3, 1, 128, 2, 600, NULL}, 256},
     {{"ragged chunks of K", 768, 5376, 12, 2, 64, 2, 300, NULL}, 128},
     {{"64 KV heads", 256, 512, 64, 64, 64, 1, 1100, NULL}, 512},
     {{"32 KV heads of 128 dims", 256, 512, 64, 32, 128, 1, 1400, NULL}, MK_MOST_ROWS},

@@ -227,6 +227,7 @@ static bool run_rows(const mk_config *config, const char *on, uint32_t sms, cons
                                      .kv = kv,
                                      .rows = c->rows,
                                      .slots = c->rows,
+                                     .few_rows = c->rows, /* none: all go by these */
                                      .long_prompts = c->long_prompts,
                                      .want_logits = c->with_logits,
                                      .gpu_deadline_ms = deadline_ms};

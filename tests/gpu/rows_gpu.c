@@ -18,6 +18,8 @@ static const shape shapes[] = {
     {"128 dims a head, two chunks of K", 2560, 4608, 8, 4, 128, 1, 600, NULL},
     {"ragged chunks, six query heads a KV head", 768, 5376, 12, 2, 64, 2, 300, NULL},
     {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200, NULL},
+    {"nothing in whole tiles but the heads", 203, 331, 3, 1, 128, 2, 600, NULL},
+    {"a tile begun, parts along K", 520, 5377, 8, 1, 64, 2, 600, NULL},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -26,10 +28,11 @@ static const shape many_shapes[] = {
     {"64 dims a head, shared", 512, 1024, 8, 2, 64, 2, 600, NULL},
     {"128 dims a head, shared", 1024, 1536, 8, 2, 128, 2, 600, NULL},
     {"three query heads a KV head, shared", 768, 5376, 12, 4, 64, 2, 300, NULL},
+    {"nothing in whole tiles but the heads, shared", 203, 331, 3, 1, 128, 2, 300, NULL},
     {"sixteen query heads, parts along K, shared", 256, 9216, 16, 1, 128, 1, 300, NULL},
     {"spans beyond a tree of 4,096, shared", 256, 512, 4, 2, 64, 1, 5200, NULL},
 };
-static const uint32_t many_rows[] = {64, 128, MK_MOST_SHARED_ROWS, 256, 64};
+static const uint32_t many_rows[] = {64, 128, MK_MOST_SHARED_ROWS, 128, 256, 64};
 enum { MANY_SHAPES = sizeof many_shapes / sizeof many_shapes[0] };
 
 static uint64_t random_state = 1;
@@ -474,7 +477,7 @@ static void test_many_in_company(const shape *s) {
 }
 
 void test_many(bool quick) {
-  for (size_t i = 0; i < (quick ? 3 : (size_t)MANY_SHAPES); i++) {
+  for (size_t i = 0; i < (quick ? 4 : (size_t)MANY_SHAPES); i++) {
     test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, false, false);
     test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, true, false);
     if (many_rows[i] <= MK_MOST_DRAWING_ROWS) {

@@ -119,6 +119,7 @@ static void test_machine(const machine *m) {
                                .slots = m->rows <= MK_MAX_ROWS ? 0
                                         : m->prompts           ? 1
                                                                : m->rows,
+                               .few_rows = m->rows, /* none: the few sequences of a wide machine go by that one */
                                .max_seq = traced_shape.max_seq,
                                .kv = kv,
                                .sampling = m->samples ? &sampling : NULL,

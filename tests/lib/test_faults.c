@@ -93,6 +93,45 @@ static void expect_faulted(const rig *r, size_t i) {
   cr_assert_not_null(strstr(a->message, "the program stands still: SM 3"), "'%s'", a->message);
 }
 
+static void note_line(void *user, mkvm_log_level level, const char *line) {
+  if (level == MKVM_LOG_WARNING && strstr(line, "share a step") != NULL) {
+    snprintf(user, TEST_PATH, "%s", line);
+  }
+}
+
+/* Opens the model for 64 requests in a step: so many there are, and a line says so where they are fewer. */
+static void expect_batch(size_t model, mkvm_kv kv, uint32_t batch, const char *words) {
+  char line[TEST_PATH] = "";
+  fake_gpu kernel;
+  mkvm_options options;
+  mkvm_engine *engine;
+  mkvm_info info;
+  config = test_model_config(model);
+  test_model_write(&config, directory);
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  cuda->blocks_per_sm = 1 + 132 / FAKE_CUDA_SMS; /* the library compiles for an H200 */
+  mkvm_options_init(&options);
+  options.device = "cuda";
+  options.max_batch = 64;
+  options.max_context = 100;
+  options.kv = kv;
+  options.on_log = note_line;
+  options.user = line;
+  OK(mkvm_open(directory, &options, &engine));
+  OK(mkvm_get_info(engine, &info));
+  cr_expect_eq(info.max_batch, batch, "%u", info.max_batch);
+  cr_expect_str_eq(line, words);
+  OK(mkvm_close(engine));
+  cr_assert_eq(cuda->live, 0);
+  drop();
+}
+
+Test(library_faults, as_many_requests_in_a_step_as_there_can_be) {
+  expect_batch(TEST_MODEL_TINY, MKVM_KV_BF16, 64, "");
+  expect_batch(TEST_MODEL_TINY, MKVM_KV_FP8, 16,
+               "with this model, cache and device at most 16 requests share a step, not 64");
+}
+
 /* Requests in flight end with the error, those that wait get whole answers; and the engine goes on after that. */
 static void go_on(uint32_t batch) {
   rig r = {.sound_after = batch};

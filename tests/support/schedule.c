@@ -8,9 +8,9 @@
 enum { MOST_BOUNDARIES = 100000, TICKS = 9 /* a step takes at most */ };
 
 const char *const schedule_count_names[SCHEDULE_COUNTS] = {
-    "schedules", "interleaved", "requests", "whole",          "cancelled",   "late",
-    "NaN",       "struck",      "refused",  "machine faults", "preemptions", "tokens compared",
-    "asked",     "cached",      "launches", "steps",          "of one row",  "crossings",
+    "schedules", "interleaved", "requests",       "whole",       "cancelled",       "late",  "NaN",
+    "struck",    "refused",     "machine faults", "preemptions", "tokens compared", "asked", "cached",
+    "launches",  "steps",       "of one row",     "of few",      "crossings",
 };
 
 const schedule_plant schedule_plants[] = {
@@ -40,7 +40,7 @@ typedef struct request { /* an ask at work */
   bool refused, cancelled; /* cancelled: its caller has said so */
   uint64_t id;
   uint32_t tokens, want; /* want: unless something ends it before */
-  bool by_one_row;       /* its last token */
+  mk_batch_machine by;   /* of its last token: of one row, for few, or else the main one */
   double arrived, ended;
   double soon; /* the boundary after the one at which it came; 0: that has not been */
   bool fits;   /* at both there was room for all */
@@ -57,7 +57,7 @@ typedef struct run {
   uint64_t random;                  /* how long steps take */
   double time, before;              /* of this boundary, and of the one before it */
   uint32_t boundaries, in_launches; /* all, and those that a step of a launch has come to */
-  uint64_t one_row_steps;           /* up to the last token */
+  mk_batch_counters counted;        /* at the last boundary */
   uint32_t faults;                  /* of the schedule, that have been */
   /* These are of the call of mk_engine_step at hand: */
   uint32_t in_call;                 /* boundaries */
@@ -81,14 +81,15 @@ __attribute__((format(printf, 2, 3))) static void wrong(run *r, const char *form
 
 /* ---- What the engine tells ---- */
 
-/* Tells by which machine a token came: a step of one row computes no other token. */
+/* Tells by which machine a token came: the one that has made the step since the last boundary. */
 static void note_machine(run *r, request *q) {
   mk_batch_counters counters;
   mk_engine_count(r->engine, &counters);
-  const bool by_one_row = counters.one_row_steps != r->one_row_steps;
-  r->counts.n[SCHEDULE_CROSSINGS] += q->tokens != 0 && by_one_row != q->by_one_row;
-  q->by_one_row = by_one_row;
-  r->one_row_steps = counters.one_row_steps;
+  const mk_batch_machine by = counters.one_row_steps != r->counted.one_row_steps ? MK_MACHINE_ONE_ROW
+                              : counters.few_steps != r->counted.few_steps       ? MK_MACHINE_FEW
+                                                                                 : MK_MACHINE_MAIN;
+  r->counts.n[SCHEDULE_CROSSINGS] += q->tokens != 0 && by != q->by;
+  q->by = by;
 }
 
 static bool on_token(void *user, size_t i, uint32_t token, const float *logits) {
@@ -283,6 +284,7 @@ static void on_boundary(void *user) {
   }
   r->boundaries++;
   r->in_launches += r->in_call++ != 0;
+  mk_engine_count(r->engine, &r->counted);
   r->before = r->time;
   r->time += 1 + test_random_below(&r->random, TICKS);
   for (size_t i = 0; i < r->schedule.count; i++) {
@@ -395,6 +397,7 @@ static void judge_end(run *r) {
   r->counts.n[SCHEDULE_LAUNCHES] = c.launches;
   r->counts.n[SCHEDULE_STEPS] = c.steps;
   r->counts.n[SCHEDULE_ONE_ROW] = c.one_row_steps;
+  r->counts.n[SCHEDULE_FEW] = c.few_steps;
 }
 
 /* The clock goes to the next arrival when nobody is there. */

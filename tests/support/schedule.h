@@ -40,7 +40,8 @@ typedef enum schedule_count {
   SCHEDULE_LAUNCHES,
   SCHEDULE_STEPS,
   SCHEDULE_ONE_ROW,   /* of them, by the machine of one row */
-  SCHEDULE_CROSSINGS, /* requests that went on by another machine: into company, or out of it */
+  SCHEDULE_FEW,       /* and by that for few sequences */
+  SCHEDULE_CROSSINGS, /* requests that went on by another machine: into more company, or less */
   SCHEDULE_COUNTS,
 } schedule_count;
 extern const char *const schedule_count_names[SCHEDULE_COUNTS];

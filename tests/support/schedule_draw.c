@@ -44,6 +44,7 @@ static void draw_shape(draw *d) {
   shape->rows = draw_rows(d);
   shape->sms = 1 + below(d, 4);
   bool one_slot = shape->rows == 1 || shape->rows == MK_PROMPT_ROWS; /* which has a whole context at least */
+  shape->few_rows = one_slot || shape->rows == 2 || one_in(d, 3) ? 0 : one_in(d, 2) ? 2 : shape->rows / 2;
   shape->kv_blocks = d->tight       ? 3 + 2 * below(d, 3)
                      : one_in(d, 3) ? 0
                      : one_slot     ? CONTEXT_BLOCKS + below(d, 6)
@@ -122,13 +123,13 @@ mk_status schedule_draw(schedule_world *world, uint64_t seed, schedule *out) {
 mk_status schedule_print(schedule_world *world, uint64_t seed, FILE *out) {
   schedule s;
   MK_TRY(schedule_draw(world, seed, &s));
-  fprintf(
-      out,
-      "seed %llu%s, caches of %s: rows %u, SMs %u, KV blocks %u, prefix tokens %llu, interleaving %llu%s%s; faults at",
-      (unsigned long long)seed, s.shape.sampling != NULL ? ", drawn" : "", mk_dtype_name(schedule_world_kv(world)),
-      s.shape.rows, s.shape.sms, s.shape.kv_blocks, (unsigned long long)s.shape.prefix_tokens,
-      (unsigned long long)s.shape.interleave_seed, s.shape.adversarial ? ", adversarial" : "",
-      s.shape.check_races ? ", with a look at races" : "");
+  fprintf(out,
+          "seed %llu%s, caches of %s: rows %u and %u, SMs %u, KV blocks %u, prefix tokens %llu, interleaving %llu%s%s; "
+          "faults at",
+          (unsigned long long)seed, s.shape.sampling != NULL ? ", drawn" : "", mk_dtype_name(schedule_world_kv(world)),
+          s.shape.rows, s.shape.few_rows, s.shape.sms, s.shape.kv_blocks, (unsigned long long)s.shape.prefix_tokens,
+          (unsigned long long)s.shape.interleave_seed, s.shape.adversarial ? ", adversarial" : "",
+          s.shape.check_races ? ", with a look at races" : "");
   for (uint32_t i = 0; i < s.fault_count; i++) {
     fprintf(out, " %.0f", s.faults[i]);
   }

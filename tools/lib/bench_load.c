@@ -283,8 +283,10 @@ static void summarise_counters(const mk_load *load, const mk_batch_counters *bef
   out->preemptions = after.preemptions - before->preemptions;
   out->prompt_tokens = after.asked_tokens - before->asked_tokens;
   out->cached_tokens = after.cached_tokens - before->cached_tokens;
-  out->rows = out->steps == 0 ? 0 : (double)(after.rows - before->rows) / (double)out->steps;
-  out->one_row = out->steps == 0 ? 0 : (double)(after.one_row_steps - before->one_row_steps) / (double)out->steps;
+  const double steps = out->steps == 0 ? 1 : (double)out->steps;
+  out->rows = (double)(after.rows - before->rows) / steps;
+  out->one_row = (double)(after.one_row_steps - before->one_row_steps) / steps;
+  out->few = (double)(after.few_steps - before->few_steps) / steps;
 }
 
 static mk_status measure(mk_load *load, mk_load_result *out) {

@@ -52,7 +52,7 @@ typedef struct mk_load_result {
   uint64_t launches, steps, preemptions;
   uint64_t prompt_tokens, cached_tokens; /* of prompts that began; of them, known */
   double rows;                           /* tokens computed in a step */
-  double one_row;                        /* share of steps by the machine of one row, 0 to 1 */
+  double one_row, few;                   /* share of steps by the machine of one row, and by that for few, 0 to 1 */
 } mk_load_result;
 
 /* Share of `working` in which no GPU worked, 0 to 1. */

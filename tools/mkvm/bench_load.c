@@ -41,7 +41,8 @@ static const struct argp_option option_table[] = {
     {"shared", KEY_SHARED, "T", 0, "First tokens of a prompt that all requests have in common (0)", 0},
     {"prefix-tokens", KEY_PREFIX, "T", 0, "Keep keys and values of T tokens of ended requests (0)", 0},
     {"prompt-tokens", KEY_PROMPT_TOKENS, "T", 0, "Tokens of prompts in a launch while others wait (512)", 0},
-    {"decode-steps", KEY_DECODE_STEPS, "N", 0, "Steps of a launch while prompts wait (8)", 0},
+    {"decode-steps", KEY_DECODE_STEPS, "N", 0,
+     "Steps of a launch while prompts wait (8), fewer where they have more than 16 rows", 0},
     {"kv-tokens", KEY_KV, "T", 0, "Tokens of KV cache that all requests share (a whole context for each row)", 0},
     {"decode-only", KEY_DECODE_ONLY, NULL, 0,
      "Prompts of one token, as many requests at a time as there are rows: what generating alone reaches", 0},
@@ -258,8 +259,8 @@ static mk_status print_table(const mk_bench_load_option *o, const mk_bench_about
   printf("\nload: %s, %u rows; %u requests came, %u ended, in %.3f s\n", name, rows, r->arrived, r->ended, r->seconds);
   printf("requests/s: %.3f; generated tokens/s: %.1f\n", r->request_rate, r->token_rate);
   printf("launches: %" PRIu64 "; steps: %" PRIu64
-         ", %.1f %% of them by one row; rows of a step: %.2f; preemptions: %" PRIu64 "\n",
-         r->launches, r->steps, r->one_row * 100, r->rows, r->preemptions);
+         ", %.1f %% of them by one row, %.1f %% by few; rows of a step: %.2f; preemptions: %" PRIu64 "\n",
+         r->launches, r->steps, r->one_row * 100, r->few * 100, r->rows, r->preemptions);
   printf("prompt tokens: %" PRIu64 ", %.1f %% of them known\n", r->prompt_tokens, hit_share(r) * 100);
   if (about->cuda) {
     printf("GPU idle: %.1f %% of the %.3f s with work", mk_load_idle(r) * 100, r->working);
@@ -312,6 +313,7 @@ static json_t *object_of(const mk_bench_load_option *o, const mk_bench_about *ab
   bad |= set_count(object, "steps", r->steps);
   bad |= json_object_set_new(object, "rows_per_step", json_real(r->rows));
   bad |= json_object_set_new(object, "one_row_share", json_real(r->one_row));
+  bad |= json_object_set_new(object, "few_rows_share", json_real(r->few));
   bad |= set_count(object, "preemptions", r->preemptions);
   bad |= set_count(object, "prompt_tokens", r->prompt_tokens);
   bad |= json_object_set_new(object, "prefix_hit_share", json_real(hit_share(r)));

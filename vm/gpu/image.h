@@ -52,7 +52,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_WIDE_RANKS,
   MK_GPU_IMAGE_WIDE_SLOTS_RANKS,
-  MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, /* mk_wide_kernel of several sequences that samples, vm/gpu/wide_slots_sampling.cu */
+  MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, /* mk_wide_kernel that samples, vm/gpu/wide_slots_sampling.cu */
   MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
