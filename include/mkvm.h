@@ -96,8 +96,7 @@ typedef struct mkvm_options {
   size_t size;          /* of the struct; mkvm_options_init sets it */
   const char *device;   /* "cpu", "cuda", "cuda:N", "cuda:N-M" (which share the model); NULL: cuda:0, or else cpu */
   uint32_t max_context; /* tokens of a request, prompt and answer together; 0: the model's limit, at most 4096 */
-  /* Requests that share a step, and long prompts, are faster: 1, 2, 4, 8, 16, 32, 64 or 128 of them. Where model, cache
-   * or device has fewer, a line of the log says how many there are, and so does mkvm_info. */
+  /* 1, 2, 4, ... or 128 requests share a step, and long prompts are faster; fewer where on_log and mkvm_info say so. */
   uint32_t max_batch;
   uint32_t threads;         /* of the CPU; 0: one for each core that the process may use */
   const char *cache_folder; /* where packed weights are kept, so that a model opens faster again; NULL: nowhere */
@@ -116,8 +115,7 @@ typedef struct mkvm_options {
    * as theirs is not computed again. UINT64_MAX, the default: as much as running requests do not need; 0: none. */
   uint64_t prefix_tokens;
   /* Long prompts are computed apart from answers on a GPU with max_batch above 1 (those of more than 32 tokens). The
-   * two take turns: so many tokens of prompts, then so many tokens of each answer; where more than 16
-   * requests share a step, of sixteen answers. 0: 512 and 8. */
+   * two take turns: so many tokens of prompts, then so many of each of 16 answers, or fewer of more. 0: 512 and 8. */
   uint32_t prompt_tokens, decode_steps;
   mkvm_kv kv; /* docs/MODELS.md says what the error of the other form is */
 } mkvm_options;
