@@ -50,13 +50,21 @@ void rank_world_end(const rank_world *world) {
   RANK_MUST(world->nccl->live == 0 || world->nccl->inside != 0); /* what is stuck in NCCL stays there */
 }
 
+/* Below the ports that a system gives to whoever asks for any, so that nobody else has it before the ranks do; tests that
+ * run side by side begin at different ones. */
 void rank_address(char address[32]) {
+  enum { FIRST = 20000, PORTS = 12000, APART = 37 };
+  static uint32_t next = 0;
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof at;
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-            getsockname(fd, (struct sockaddr *)&at, &size) == 0);
-  close(fd);
+  bool bound = false;
+  for (uint32_t i = 0; i < PORTS && !bound; i++) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_geq(fd, 0);
+    at.sin_port = htons((uint16_t)(FIRST + ((uint32_t)getpid() * APART + next++) % PORTS));
+    bound = bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+  }
+  cr_assert(bound, "every port is taken");
   snprintf(address, 32, "127.0.0.1:%u", ntohs(at.sin_port));
 }
 
