@@ -79,7 +79,7 @@ typedef struct mk_sequence_calls {
 /* The machines of an engine, each with a program of the same model, on the same weights and KV cache. */
 typedef enum mk_batch_machine {
   MK_MACHINE_MAIN,
-  MK_MACHINE_PROMPTS, /* its rows are of one sequence: for prompts of more than MK_LONG_PROMPT tokens */
+  MK_MACHINE_PROMPTS, /* for prompts of more than MK_LONG_PROMPT tokens, each as many rows as there are, in its turn */
   MK_MACHINE_ONE_ROW,
   /* Of fewer rows and slots than the main one, and of as many sequences as rows: makes its steps while few sequences
    * have work there. It has slots of its own: a sequence that goes over to it gets one. */

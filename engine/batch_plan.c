@@ -94,19 +94,6 @@ static bool choose_machine(const mk_batch *b, mk_batch_machine last, mk_batch_ma
   return false;
 }
 
-/* Collects the sequences that take part in the launch, in the order of arrival; with a program of one slot the first
- * one alone. */
-static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
-  uint32_t count = 0, most = b->sides[machine].slots;
-  for (mk_member *m = b->members; m != NULL && count < most; m = m->next) {
-    if (works_on(b, m, machine)) {
-      m->takes_part = true;
-      part[count++] = (outlook){.member = m, .slot = m->slot, .position = m->computed};
-    }
-  }
-  return count;
-}
-
 /* The slot of the machine that the sequence has; without one, the first that nobody in this launch has. */
 static uint32_t slot_beside(const mk_batch_side *side, const mk_member *m) {
   uint32_t unused = side->slots;
@@ -157,6 +144,22 @@ static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const o
     rows++;
   }
   return rows;
+}
+
+/* Collects the sequences that take part in the launch, in the order of arrival, as many as there are slots; of prompts
+ * those alone that the ones before them leave rows. */
+static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
+  const mk_batch_side *side = &b->sides[machine];
+  uint32_t count = 0, rows = side->rows;
+  for (mk_member *m = b->members; m != NULL && count < side->slots && rows != 0; m = m->next) {
+    if (works_on(b, m, machine)) {
+      m->takes_part = true;
+      part[count] = (outlook){.member = m, .slot = m->slot, .position = m->computed};
+      rows -= machine == MK_MACHINE_PROMPTS ? rows_wanted(b, machine, &part[count], rows) : 1;
+      count++;
+    }
+  }
+  return count;
 }
 
 static mk_step_row next_row(const mk_batch *b, outlook *o) {

@@ -332,6 +332,10 @@ static void find_buffers(mk_engine_machine *machine) {
   machine->counts = MK_OPERAND_BUFFER(machine->program, SCORE, counts);
 }
 
+static uint32_t prompt_slots(const mk_engine_options *options) {
+  return options->prompt_slots > 1 ? options->prompt_slots : 1;
+}
+
 /* The same model in a program of so many rows, verified like the first. */
 static mk_status open_beside(mk_engine *engine, const mk_engine_options *options, mk_compile_options compile,
                              uint32_t rows, mk_batch_machine which) {
@@ -339,7 +343,7 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   mk_engine_machine *out = &engine->machines[which];
   place where;
   compile.rows = rows;
-  compile.slots = which == MK_MACHINE_FEW ? rows : 1;    /* else one row, or a prompt */
+  compile.slots = which == MK_MACHINE_FEW ? rows : which == MK_MACHINE_PROMPTS ? prompt_slots(options) : 1;
   compile.blocks = main->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
   const uint64_t cache = (uint64_t)compile.blocks * MK_BLOCK_TOKENS; /* no sequence is longer */
   compile.max_seq = rows == 1 && cache < compile.max_seq ? (uint32_t)cache : compile.max_seq;
@@ -374,12 +378,10 @@ static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
 static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *options,
                             const mk_compile_options *compile) {
   mk_compile_options wide = *compile;
-  wide.rows = MK_MOST_ROWS;
-  wide.slots = 1;
+  wide.slots = prompt_slots(options);
+  wide.rows = wide.slots > 1 ? MK_MOST_SHARED_ROWS : MK_MOST_ROWS;
   wide.sampling = false;
-  return options->prompt_rows != 0          ? options->prompt_rows
-         : takes_wide(engine->graph, &wide) ? (uint32_t)MK_MOST_ROWS
-                                            : 0;
+  return options->prompt_rows != 0 ? options->prompt_rows : takes_wide(engine->graph, &wide) ? wide.rows : 0;
 }
 
 /* Of the machine for few sequences; 0: there is none. */

@@ -56,9 +56,11 @@ typedef struct mk_engine_options {
    * gives a program for prompts, as MK_PROMPT_ROWS does, but a wide one (scheduler/compile.h). Several slots with 64
    * rows or more give a wide program, too. */
   uint32_t slots;
-  /* Rows of the program for long prompts (below), which has one slot. 0: MK_MOST_ROWS where the model has wide
-   * programs, else there is no such program. */
+  /* Rows of the program for long prompts (below). 0: as many as there may be, MK_MOST_ROWS or MK_MOST_SHARED_ROWS,
+   * where the model has wide programs, else there is no such program. */
   uint32_t prompt_rows;
+  /* How many prompts may share a step of it; 0: one. More than one have MK_MOST_SHARED_ROWS at most. */
+  uint32_t prompt_slots;
   /* Rows of the program for few sequences, which has as many slots: it makes the steps of a program of more rows while
    * it has slots for all, with the same bits. 0: MK_MAX_ROWS on cuda, none on the cpu, where a step takes as long as
    * its active rows. From `rows` on there is none, and with one slot, either. */

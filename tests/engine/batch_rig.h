@@ -22,16 +22,20 @@ typedef struct kinds { /* of a rig */
   uint32_t rows, few_rows; /* of the main machine, 0: ROWS; of that for few sequences, 0: there is none */
   uint32_t longest;        /* tokens of a sequence; 0: CONTEXT */
   uint32_t prompt_tokens;  /* mk_batch_options */
+  uint32_t prompt_slots;   /* of the machine for prompts; 0: one */
   bool prompts, one_row, draws;
   mk_blocks_fault fault;
 } kinds;
 
-static inline mk_program *compile(uint32_t rows, uint32_t blocks, const kinds *k) {
+static inline mk_program *compile(uint32_t rows, uint32_t slots, uint32_t blocks, const kinds *k) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {
-      .sms = 3, .max_seq = k->longest != 0 ? k->longest : (uint32_t)CONTEXT, .rows = rows, .blocks = blocks};
+  mk_compile_options options = {.sms = 3,
+                                .max_seq = k->longest != 0 ? k->longest : (uint32_t)CONTEXT,
+                                .rows = rows,
+                                .slots = slots,
+                                .blocks = blocks};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   config.heads = k->kv_heads != 0 ? k->kv_heads : config.heads;
   config.kv_heads = k->kv_heads != 0 ? k->kv_heads : config.kv_heads;
@@ -70,11 +74,11 @@ static inline void on_end(void *user, size_t sequence, mk_status status) {
 static inline double time_of(void *user) { return ((rig *)user)->time; }
 
 static inline void start(rig *r, kinds k) {
-  *r = (rig){.programs = {[MK_MACHINE_MAIN] = compile(k.rows != 0 ? k.rows : (uint32_t)ROWS, k.blocks, &k)}};
+  *r = (rig){.programs = {[MK_MACHINE_MAIN] = compile(k.rows != 0 ? k.rows : (uint32_t)ROWS, 0, k.blocks, &k)}};
   uint32_t blocks = r->programs[0]->ranges.block.high + 1;
-  r->programs[MK_MACHINE_PROMPTS] = k.prompts ? compile(MK_PROMPT_ROWS, blocks, &k) : NULL;
-  r->programs[MK_MACHINE_ONE_ROW] = k.one_row ? compile(1, blocks, &k) : NULL;
-  r->programs[MK_MACHINE_FEW] = k.few_rows != 0 ? compile(k.few_rows, blocks, &k) : NULL;
+  r->programs[MK_MACHINE_PROMPTS] = k.prompts ? compile(MK_PROMPT_ROWS, k.prompt_slots, blocks, &k) : NULL;
+  r->programs[MK_MACHINE_ONE_ROW] = k.one_row ? compile(1, 0, blocks, &k) : NULL;
+  r->programs[MK_MACHINE_FEW] = k.few_rows != 0 ? compile(k.few_rows, 0, blocks, &k) : NULL;
   mk_batch_options options = {.kept_blocks = k.kept,
                               .prompt_tokens = k.prompt_tokens,
                               .draws = k.draws,

@@ -237,6 +237,31 @@ Test(batch, machines_take_turns) {
   stop(&r);
 }
 
+/* Where their machine has several slots, prompts share its steps: each has what those before it leave. */
+Test(batch, prompts_share_steps) {
+  rig r;
+  start(&r, (kinds){.prompts = true, .prompt_slots = 4});
+  for (size_t i = 0; i < 6; i++) {
+    static const size_t prompts[] = {40, 34, 50, 33, 33, 33};
+    add(&r, (mk_sequence){.prompt_count = prompts[i], .n_predict = 100});
+  }
+  plan(&r);
+  cr_assert_eq(r.launch.machine, MK_MACHINE_PROMPTS);
+  cr_assert(rows_of(&r, 0, 0) == 40 && rows_of(&r, 0, 1) == 24 && rows_of(&r, 0, 2) == 0);
+  cr_assert_eq(r.launch.steps, 1, "a prompt ends");
+  (void)take(&r, 0, TOKEN);
+  plan(&r); /* the first one generates */
+  cr_assert_eq(r.launch.machine, MK_MACHINE_MAIN);
+  while (r.launch.machine == MK_MACHINE_MAIN) {
+    cr_assert_neq(launch(&r), 0);
+  }
+  cr_assert_eq(r.launch.machine, MK_MACHINE_PROMPTS);
+  cr_assert(r.tokens[1] == 1 && r.tokens[2] == 1 && r.tokens[3] == 0);
+  run_all(&r);
+  cr_assert_eq(r.ended, 6);
+  stop(&r);
+}
+
 Test(batch, a_decoder_waits_for_a_chunk_at_most) {
   rig r;
   mk_batch_options options = {.prompt_tokens = 128, .decode_steps = 3};

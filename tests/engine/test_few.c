@@ -176,7 +176,7 @@ typedef struct memory {
   mk_sampling samplings[MOST];                               /* of sequences */
   uint64_t random, preemptions;
   mk_batch_machine last; /* the main one or that for few; MK_MACHINES: which of the two it would be is not known */
-  uint32_t launches[MK_MACHINES], crossings;
+  uint32_t launches[MK_MACHINES], crossings, shared; /* shared: steps of several prompts */
 } memory;
 
 static uint32_t below(memory *m, uint32_t end) { return test_random_below(&m->random, end); }
@@ -196,7 +196,8 @@ static void expect_machine(const rig *r, memory *m, uint32_t parts) {
   if (machine == MK_MACHINE_MAIN) {
     cr_assert_gt(parts, m->last == MK_MACHINE_FEW ? FEW_SLOTS : FEW_SLOTS - 1);
   } else {
-    cr_assert_leq(parts, machine != MK_MACHINE_FEW ? 1 : m->last == MK_MACHINE_MAIN ? FEW_SLOTS - 1 : FEW_SLOTS);
+    const uint32_t few = m->last == MK_MACHINE_MAIN ? FEW_SLOTS - 1 : FEW_SLOTS;
+    cr_assert_leq(parts, machine == MK_MACHINE_FEW ? few : mk_program_slots(r->programs[machine]));
   }
   m->last = machine == MK_MACHINE_PROMPTS ? MK_MACHINES : machine == MK_MACHINE_ONE_ROW ? MK_MACHINE_FEW : machine;
 }
@@ -298,6 +299,7 @@ static void run_seed(uint64_t seed, memory *total) {
                     .blocks = BLOCKS - below(m, 16),
                     .kept = below(m, 8),
                     .prompts = below(m, 2) == 0,
+                    .prompt_slots = below(m, 2) == 0 ? 3 : 0,
                     .one_row = below(m, 2) == 0,
                     .draws = true});
   open_memory(&r, m);
@@ -305,7 +307,9 @@ static void run_seed(uint64_t seed, memory *total) {
     come_and_go(&r, m);
     plan(&r);
     if (r.launch.steps != 0) {
-      expect_machine(&r, m, tell_slots(&r, m));
+      const uint32_t parts = tell_slots(&r, m);
+      expect_machine(&r, m, parts);
+      m->shared += r.launch.machine == MK_MACHINE_PROMPTS && parts > 1;
       run_launch(&r, m);
     }
   }
@@ -314,6 +318,7 @@ static void run_seed(uint64_t seed, memory *total) {
     total->launches[i] += m->launches[i];
   }
   total->crossings += m->crossings;
+  total->shared += m->shared;
   total->preemptions += m->preemptions;
   mk_free(m);
   stop(&r);
@@ -328,6 +333,7 @@ Test(few, every_row_is_right_whatever_comes_and_goes) {
   for (uint32_t i = 0; i < MK_MACHINES; i++) {
     cr_assert_gt(total.launches[i], 5 * seeds, "machine %u: %u launches", i, total.launches[i]);
   }
-  cr_assert(total.crossings > 10 * seeds && total.preemptions != 0, "%u crossings, %u preemptions", total.crossings,
-            (uint32_t)total.preemptions);
+  cr_assert(total.crossings > 10 * seeds && total.preemptions != 0 && total.shared > seeds / 3,
+            "%u crossings, %u preemptions, %u steps of several prompts", total.crossings, (uint32_t)total.preemptions,
+            total.shared);
 }

@@ -203,7 +203,7 @@ static void have_whole_units(mk_config *config) {
 }
 
 /* Then there are wide steps: of several sequences, and of the first one's long prompt. With a program for few, and
- * without. */
+ * without, but with one whose steps prompts may share. */
 Test(gpu_engine, two_ranks_of_wide_steps) {
   for (uint32_t logits = 0; logits < 2; logits++) {
     rig r = {0};
@@ -216,7 +216,8 @@ Test(gpu_engine, two_ranks_of_wide_steps) {
                                        .ranks = 2,
                                        .long_prompts = true,
                                        .rows_or_one = true,
-                                       .few_rows = logits != 0 ? 64 : 0};
+                                       .few_rows = logits != 0 ? 64 : 0,
+                                       .prompt_slots = logits != 0 ? 4 : 0};
     cr_assert_eq(open_changed(options, have_whole_units, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
     cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), 64);
     cr_assert_eq(mk_program_slots(mk_engine_program(r.engine)), 64);

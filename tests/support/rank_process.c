@@ -50,8 +50,8 @@ void rank_world_end(const rank_world *world) {
   RANK_MUST(world->nccl->live == 0 || world->nccl->inside != 0); /* what is stuck in NCCL stays there */
 }
 
-/* Below the ports that a system gives to whoever asks for any, so that nobody else has it before the ranks do; tests that
- * run side by side begin at different ones. */
+/* Below the ports that a system gives to whoever asks for any, so that nobody else has it before the ranks do; tests
+ * that run side by side begin at different ones. */
 void rank_address(char address[32]) {
   enum { FIRST = 20000, PORTS = 12000, APART = 37 };
   static uint32_t next = 0;

@@ -22,6 +22,7 @@ enum {
   KEY_SHARED,
   KEY_PREFIX,
   KEY_PROMPT_TOKENS,
+  KEY_PROMPT_SLOTS,
   KEY_DECODE_STEPS,
   KEY_KV,
   KEY_DECODE_ONLY,
@@ -41,6 +42,8 @@ static const struct argp_option option_table[] = {
     {"shared", KEY_SHARED, "T", 0, "First tokens of a prompt that all requests have in common (0)", 0},
     {"prefix-tokens", KEY_PREFIX, "T", 0, "Keep keys and values of T tokens of ended requests (0)", 0},
     {"prompt-tokens", KEY_PROMPT_TOKENS, "T", 0, "Tokens of prompts in a launch while others wait (512)", 0},
+    {"prompt-slots", KEY_PROMPT_SLOTS, "N", 0,
+     "On cuda: prompts that may share a step, 1 to 64 (1); several have steps of 512", 0},
     {"decode-steps", KEY_DECODE_STEPS, "N", 0,
      "Steps of a launch while prompts wait (8), fewer where they have more than 16 rows", 0},
     {"kv-tokens", KEY_KV, "T", 0, "Tokens of KV cache that all requests share (a whole context for each row)", 0},
@@ -115,6 +118,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       break;
     case KEY_PROMPT_TOKENS:
       o->prompt_tokens = tokens_of(state, "--prompt-tokens", text, 1);
+      break;
+    case KEY_PROMPT_SLOTS:
+      o->prompt_slots = (uint32_t)mk_number(state, "--prompt-slots", text, 1, 64);
       break;
     case KEY_DECODE_STEPS:
       o->decode_steps = tokens_of(state, "--decode-steps", text, 1);
@@ -191,6 +197,7 @@ static void prepare_engine(const mk_bench_load_option *o, uint32_t rows, const m
   open->kv_blocks = (uint32_t)((o->kv_tokens + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS);
   open->prefix_tokens = o->prefix_tokens;
   open->prompt_tokens = o->prompt_tokens;
+  open->prompt_slots = o->prompt_slots;
   open->decode_steps = o->decode_steps;
 }
 

@@ -15,7 +15,8 @@ typedef struct mk_bench_load_option {
   bool given; /* one of the flags that need --load */
   const char *lengths;
   double rate;
-  uint32_t concurrency, requests, in, out, shared, prompt_tokens, decode_steps, most_logprobs; /* 0: not given */
+  uint32_t concurrency, requests, in, out, shared, prompt_tokens, prompt_slots, decode_steps,
+      most_logprobs; /* 0: not given */
   uint64_t prefix_tokens, kv_tokens;
 } mk_bench_load_option;
 
