@@ -3,7 +3,7 @@
 // HEAD.
 #pragma once
 #include "instructions/draw_rows.cuh"
-//
+// Before this one, which is written with what a line is to the kernel:
 #include "instructions/score_lines.cuh"
 
 namespace mk {

@@ -2,7 +2,7 @@
 // consumers have written when they meet here. A warp scores its lines (draw_slots.cuh) one after the other.
 #pragma once
 #include "instructions/draw_slots.cuh"
-//
+// Before this one, which is written with what a line is to the kernel:
 #include "instructions/score_lines.cuh"
 
 namespace mk {
