@@ -40,6 +40,7 @@ static mk_status init(mk_batch *b) {
                                     .seed = main->program->config_hash + CANON_VERSION,
                                     .fault = b->options.fault};
   b->owner = main->owner;
+  b->usable = b->options.most != 0 && b->options.most < main->slots ? b->options.most : main->slots;
   b->few = b->sides[MK_MACHINE_FEW].program != NULL;
   return mk_blocks_init(&b->blocks, &blocks);
 }
@@ -389,7 +390,7 @@ static void end_those_with_nothing_to_do(mk_batch *b) {
 void mk_batch_admit(mk_batch *b) {
   b->arrived = false;
   end_those_with_nothing_to_do(b);
-  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+  for (uint32_t slot = 0; slot < b->usable; slot++) {
     mk_member *m = b->owner[slot] == NULL ? first_waiting(b) : NULL;
     if (m != NULL) {
       if (!give_blocks(b, m, slot)) {

@@ -96,6 +96,7 @@ enum {
 
 typedef struct mk_batch_options {
   const mk_program *programs[MK_MACHINES]; /* NULL: there is no such machine; there is a main one always */
+  uint32_t most;                           /* sequences that run at a time; 0: as many as have slots */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
   bool draws;              /* all programs draw, as sequences ask, but for that for prompts, which is greedy always */

@@ -176,7 +176,7 @@ static mk_step_row next_row(const mk_batch *b, outlook *o) {
 /* Whether a sequence waits and a slot is free. */
 static bool somebody_could_begin(const mk_batch *b) {
   bool free_slot = false, waits = false;
-  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+  for (uint32_t slot = 0; slot < b->usable; slot++) {
     free_slot = free_slot || b->owner[slot] == NULL;
   }
   for (const mk_member *m = b->members; m != NULL && free_slot; m = m->next) {

@@ -72,7 +72,8 @@ typedef struct mk_engine_options {
   /* Fewer where the device cannot do as many: 128 where requests may draw; on GPUs 16 where they have no wide steps of
    * the model, or none that draw, and one where there are more GPUs than KV heads. */
   bool rows_or_one;
-  mk_dtype kv;        /* what K and V are stored as (mk_compile_options) */
+  mk_dtype kv;             /* what K and V are stored as (mk_compile_options) */
+  uint32_t most_sequences; /* that run at a time; 0: as many as there are slots */
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, but one alone
                          with MK_PROMPT_ROWS */
   /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the

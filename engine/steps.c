@@ -17,6 +17,7 @@ mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *optio
   const uint64_t kept = options->prefix_tokens / MK_BLOCK_TOKENS;
   mk_batch_options batch = {
       .draws = mk_engine_main(engine)->counts >= 0,
+      .most = options->most_sequences,
       .kept_blocks = kept < UINT32_MAX ? (uint32_t)kept : UINT32_MAX,
       .prompt_tokens = options->prompt_tokens,
       .decode_steps = options->decode_steps,

@@ -82,13 +82,22 @@ static uint32_t blocks_of(uint64_t tokens) {
 static void find_batch(mkvm_engine *e) {
   const uint32_t asked = e->max_batch;
   char line[160];
-  e->max_batch = mk_program_slots(mk_engine_program(e->engine));
+  const uint32_t slots = mk_program_slots(mk_engine_program(e->engine));
+  e->max_batch = slots < asked ? slots : asked;
   if (e->max_batch != asked && e->on_log != NULL) {
     snprintf(line, sizeof line,
              "with this model, cache and device at most %" PRIu32 " requests share a step, not %" PRIu32, e->max_batch,
              asked);
     e->on_log(e->user, MKVM_LOG_WARNING, line);
   }
+}
+
+/* On the CPU a step of several rows takes hardly longer than one of a single row, so those that requests leave go to
+ * prompts, also where few requests may share a step. */
+static void fill_steps(const mkvm_engine *e, mk_engine_options *below) {
+  below->rows = below->slots = MK_MAX_ROWS;
+  below->most_sequences = e->max_batch;
+  below->kv_blocks = below->kv_blocks != 0 ? below->kv_blocks : e->max_batch * blocks_of(e->max_context);
 }
 
 static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_options *options) {
@@ -140,6 +149,9 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .notice = on_notice,
                              .progress_user = e};
   below.sampling = &draws;
+  if (e->max_batch < MK_MAX_ROWS && !mk_engine_takes_cuda(&below)) {
+    fill_steps(e, &below);
+  }
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
   find_batch(e);
   e->stop = 0; /* on_progress gave up with the last byte */

@@ -55,6 +55,29 @@ WITH_MODEL(a_cache_in_fp8) {
   expect_same(&a, &b);
 }
 
+/* On the CPU a prompt goes in steps of sixteen, however few requests may run at a time; that many run. */
+WITH_MODEL(few_requests_have_long_steps) {
+  for (uint32_t batch = 1; batch <= 2; batch++) {
+    const mkvm_options options = tiny_options(batch);
+    answer all[3];
+    mkvm_stats stats;
+    size_t left = 1;
+    mkvm_engine *engine = open_with(&options);
+    for (size_t i = 0; i < 3; i++) {
+      all[i] = (answer){.engine = engine};
+      submit(&all[i], long_prompt(), LONG, 4 + (uint32_t)i);
+    }
+    while (left != 0) {
+      OK(mkvm_step(engine, &left));
+      OK(mkvm_get_stats(engine, &stats));
+      cr_assert_leq(stats.running, batch);
+    }
+    cr_assert_eq(stats.kv_tokens, batch * 256, "a context of 200 tokens for each, in whole blocks");
+    cr_assert_leq(stats.steps, 3 * (LONG / 16 + 1) + 4 + 5 + 6, "%llu steps", (unsigned long long)stats.steps);
+    OK(mkvm_close(engine));
+  }
+}
+
 WITH_MODEL(text_and_ids) {
   mkvm_engine *engine = open_tiny(1);
   uint32_t *ids;
