@@ -39,8 +39,7 @@ static mk_status init(mk_batch *b) {
                                     .kept = b->options.kept_blocks,
                                     .seed = main->program->config_hash + CANON_VERSION,
                                     .fault = b->options.fault};
-  b->owner = main->owner;
-  b->usable = b->options.most != 0 && b->options.most < main->slots ? b->options.most : main->slots;
+  b->options.most = b->options.most != 0 && b->options.most < main->slots ? b->options.most : main->slots;
   b->few = b->sides[MK_MACHINE_FEW].program != NULL;
   return mk_blocks_init(&b->blocks, &blocks);
 }
@@ -291,7 +290,7 @@ static bool waits_for_blocks(const mk_batch *b, const mk_member *m) {
   const mk_known known = mk_member_known(b, m, m->known), whole = mk_member_known(b, m, m->known - 1);
   uint32_t have = UINT32_MAX; /* not looked up so far */
   for (uint32_t slot = 0; slot < b->blocks.options.slots && b->options.kept_blocks != 0 && !overdue(m); slot++) {
-    const mk_member *other = b->owner[slot];
+    const mk_member *other = b->sides[MK_MACHINE_MAIN].owner[slot];
     if (other != NULL && other->computed < other->sequence.prompt_count) {
       const mk_known prompt = mk_member_known(b, other, (uint32_t)other->sequence.prompt_count);
       uint32_t alike = mk_blocks_alike(&b->blocks, &whole, &prompt);
@@ -327,7 +326,7 @@ static mk_member *first_waiting(const mk_batch *b) {
 static uint32_t running(const mk_batch *b) {
   uint32_t count = 0;
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
-    count += b->owner[slot] != NULL;
+    count += b->sides[MK_MACHINE_MAIN].owner[slot] != NULL;
   }
   return count;
 }
@@ -336,7 +335,7 @@ static uint32_t running(const mk_batch *b) {
 static uint32_t growing(const mk_batch *b) {
   uint32_t count = 0;
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
-    const mk_member *m = b->owner[slot];
+    const mk_member *m = b->sides[MK_MACHINE_MAIN].owner[slot];
     count += m != NULL && b->blocks.held[slot] * b->blocks.options.block_tokens + 1 < m->limit;
   }
   return count;
@@ -362,7 +361,7 @@ static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
 static void begin(mk_batch *b, mk_member *m, uint32_t slot) {
   uint32_t prompt = (uint32_t)m->sequence.prompt_count, cached = m->computed < prompt ? m->computed : prompt;
   m->slot = slot;
-  b->owner[slot] = m;
+  b->sides[MK_MACHINE_MAIN].owner[slot] = m;
   m->drawn_by = MK_MACHINES;
   m->went_on = false;
   if (!m->report.begun) {
@@ -390,8 +389,8 @@ static void end_those_with_nothing_to_do(mk_batch *b) {
 void mk_batch_admit(mk_batch *b) {
   b->arrived = false;
   end_those_with_nothing_to_do(b);
-  for (uint32_t slot = 0; slot < b->usable; slot++) {
-    mk_member *m = b->owner[slot] == NULL ? first_waiting(b) : NULL;
+  for (uint32_t slot = 0; slot < b->options.most; slot++) {
+    mk_member *m = b->sides[MK_MACHINE_MAIN].owner[slot] == NULL ? first_waiting(b) : NULL;
     if (m != NULL) {
       if (!give_blocks(b, m, slot)) {
         return;

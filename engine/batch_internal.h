@@ -44,8 +44,6 @@ struct mk_batch {
   mk_member *members;  /* all that have not ended, in the order of arrival */
   mk_member *youngest; /* the last of them */
   size_t left;         /* how many have not ended */
-  mk_member **owner;   /* those of the main machine */
-  uint32_t usable;     /* so many of its slots */
   uint64_t last_id;
   double next_deadline;      /* not later than any deadline; 0: there is none */
   bool arrived;              /* a sequence waits now that did not when the launch was planned */

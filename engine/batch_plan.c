@@ -17,7 +17,7 @@ typedef struct outlook { /* how far a sequence has come while the launch is plan
 /* Records what the last launch has computed, so that its full blocks are known. */
 static void settle(mk_batch *b) {
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
-    mk_member *m = b->owner[slot];
+    mk_member *m = b->sides[MK_MACHINE_MAIN].owner[slot];
     if (m != NULL) {
       const mk_known computed = mk_member_known(b, m, m->computed);
       mk_blocks_learn(&b->blocks, slot, &computed);
@@ -150,13 +150,12 @@ static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const o
  * those alone that the ones before them leave rows. */
 static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
   const mk_batch_side *side = &b->sides[machine];
-  uint32_t count = 0, rows = side->rows;
-  for (mk_member *m = b->members; m != NULL && count < side->slots && rows != 0; m = m->next) {
+  uint32_t count = 0, rows = 0; /* rows: that those so far would have, were there enough */
+  for (mk_member *m = b->members; m != NULL && count < side->slots && rows < side->rows; m = m->next) {
     if (works_on(b, m, machine)) {
       m->takes_part = true;
-      part[count] = (outlook){.member = m, .slot = m->slot, .position = m->computed};
-      rows -= machine == MK_MACHINE_PROMPTS ? rows_wanted(b, machine, &part[count], rows) : 1;
-      count++;
+      part[count++] = (outlook){.member = m, .slot = m->slot, .position = m->computed};
+      rows += machine == MK_MACHINE_PROMPTS ? mk_member_known(b, m, 0).origin.prompt_count - m->computed : 1;
     }
   }
   return count;
@@ -176,8 +175,8 @@ static mk_step_row next_row(const mk_batch *b, outlook *o) {
 /* Whether a sequence waits and a slot is free. */
 static bool somebody_could_begin(const mk_batch *b) {
   bool free_slot = false, waits = false;
-  for (uint32_t slot = 0; slot < b->usable; slot++) {
-    free_slot = free_slot || b->owner[slot] == NULL;
+  for (uint32_t slot = 0; slot < b->options.most; slot++) {
+    free_slot = free_slot || b->sides[MK_MACHINE_MAIN].owner[slot] == NULL;
   }
   for (const mk_member *m = b->members; m != NULL && free_slot; m = m->next) {
     waits = waits || m->slot == MK_NO_SLOT;

@@ -475,7 +475,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
   place where;
   MK_TRY(choose_device(options, &where));
-  const uint32_t rows = options->rows_or_one ? rows_that_fit(engine, options, samples, &where) : options->rows;
+  const uint32_t rows = options->rows_or_fewer ? rows_that_fit(engine, options, samples, &where) : options->rows;
   mk_compile_options compile = {.sms = queues_of(options, !where.on_gpus),
                                 .ranks = where.ranks,
                                 .max_seq = engine->max_seq,

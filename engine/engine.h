@@ -71,7 +71,7 @@ typedef struct mk_engine_options {
   bool keep_values; /* those of all layers stay readable (mk_compile_options) */
   /* Fewer where the device cannot do as many: 128 where requests may draw; on GPUs 16 where they have no wide steps of
    * the model, or none that draw, and one where there are more GPUs than KV heads. */
-  bool rows_or_one;
+  bool rows_or_fewer;
   mk_dtype kv;             /* what K and V are stored as (mk_compile_options) */
   uint32_t most_sequences; /* that run at a time; 0: as many as there are slots */
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, but one alone

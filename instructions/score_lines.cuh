@@ -127,6 +127,11 @@ __device__ inline float rough_gumbel(uint64_t key, uint32_t token) {
   return -log_2 * tile::log2(x < 0x1p-5f ? small : other);
 }
 
+// A draw, roughly.
+__device__ inline float rough_draw(const line_parameters &p, float score, uint32_t token) {
+  return fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, token));
+}
+
 // How far below a rough draw another one may be and still be higher in truth: twice what a draw is off at most. That is
 // its noise, and the rounding of its score, which is not above the draw by more than the noise, and of their sum.
 __device__ inline float room_of_draws(float draw) { return 2.5e-4f + 1e-6f * fabsf(draw); }
@@ -146,7 +151,7 @@ __device__ inline void score_tokens(const drawer &c, const line_parameters &p, c
       best.peak_token = at;
     }
     if (draws) {
-      float draw = fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, at));
+      float draw = rough_draw(p, score, at);
       draw = at < t.end ? draw : -INFINITY;
       bool better = draw > best.draw;  // not that of a score that is no number
       best.next = fmaxf(best.next, better ? best.draw : draw);
@@ -190,7 +195,7 @@ __device__ inline uint64_t draw_those_near(const drawer &c, const line_parameter
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    float draw = fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, token));
+    float draw = rough_draw(p, score, token);
     bool near = token < t.end && !mk_is_nan(score) && !(draw < least);
     if (tile::any_lane(near)) {
       uint64_t key = mk_sample_draw(p.words, p.key, score, token);

@@ -86,7 +86,7 @@ static void find_batch(mkvm_engine *e) {
   e->max_batch = slots < asked ? slots : asked;
   if (e->max_batch != asked && e->on_log != NULL) {
     snprintf(line, sizeof line,
-             "with this model, cache and device at most %" PRIu32 " requests share a step, not %" PRIu32, e->max_batch,
+             "requests in a step, with this model, cache and device: %" PRIu32 " instead of %" PRIu32, e->max_batch,
              asked);
     e->on_log(e->user, MKVM_LOG_WARNING, line);
   }
@@ -131,7 +131,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .max_seq = e->max_context,
                              .rows = e->max_batch,
                              .slots = e->max_batch,
-                             .rows_or_one = true,
+                             .rows_or_fewer = true,
                              .long_prompts = e->max_batch > 1,
                              .kv = options->kv == MKVM_KV_FP8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
                              .kv_blocks = blocks_of(options->kv_tokens),

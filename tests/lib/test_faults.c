@@ -94,7 +94,7 @@ static void expect_faulted(const rig *r, size_t i) {
 }
 
 static void note_line(void *user, mkvm_log_level level, const char *line) {
-  if (level == MKVM_LOG_WARNING && strstr(line, "share a step") != NULL) {
+  if (level == MKVM_LOG_WARNING && strstr(line, "requests in a step") != NULL) {
     snprintf(user, TEST_PATH, "%s", line);
   }
 }
@@ -129,7 +129,7 @@ static void expect_batch(size_t model, mkvm_kv kv, uint32_t batch, const char *w
 Test(library_faults, as_many_requests_in_a_step_as_there_can_be) {
   expect_batch(TEST_MODEL_TINY, MKVM_KV_BF16, 64, "");
   expect_batch(TEST_MODEL_TINY, MKVM_KV_FP8, 16,
-               "with this model, cache and device at most 16 requests share a step, not 64");
+               "requests in a step, with this model, cache and device: 16 instead of 64");
 }
 
 /* Requests in flight end with the error, those that wait get whole answers; and the engine goes on after that. */

@@ -64,7 +64,7 @@ mk_status schedule_books(const mk_engine *engine) {
   }
   MK_TRY(look_at_free(&b));
   for (uint32_t slot = 0; slot < b.blocks->options.slots; slot++) {
-    MK_TRY(look_at_slot(&b, slot, batch->owner[slot]));
+    MK_TRY(look_at_slot(&b, slot, batch->sides[MK_MACHINE_MAIN].owner[slot]));
   }
   for (uint32_t block = 0; block < b.blocks->options.count; block++) {
     const mk_block *k = &b.blocks->blocks[block];

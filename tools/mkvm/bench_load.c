@@ -190,7 +190,7 @@ static void prepare_engine(const mk_bench_load_option *o, uint32_t rows, const m
                            mk_engine_options *open) {
   open->rows = rows == 0 ? MK_MAX_ROWS : rows;
   open->slots = open->rows;
-  open->rows_or_one = rows == 0;
+  open->rows_or_fewer = rows == 0;
   for (size_t i = 0; i < count && open->rows > 1; i++) {
     open->long_prompts = open->long_prompts || lengths[i].in > MK_LONG_PROMPT;
   }

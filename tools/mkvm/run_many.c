@@ -18,7 +18,7 @@ void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engi
   uint32_t suits = prompts > 1 || longest > one_by_one ? MK_MAX_ROWS : 1;
   engine->rows = o->rows != 0 ? o->rows : may ? suits : 1;
   engine->slots = mk_rows_slots(engine->rows);
-  engine->rows_or_one = o->rows == 0;
+  engine->rows_or_fewer = o->rows == 0;
   engine->long_prompts = o->rows == 0 && longest > MK_LONG_PROMPT;
   size_t slots = engine->rows > MK_MAX_ROWS ? 1 : engine->rows, contexts = prompts < slots ? prompts : slots;
   uint32_t blocks = (engine->max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
