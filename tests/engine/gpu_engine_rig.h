@@ -1,5 +1,5 @@
-/* What the tests of the engine on a GPU that is none share (tests/support/fake_gpu.h): batches of sequences, whose tokens
- * follow from their prompts, and an engine that answers them. Failure fails the running test. */
+/* What the tests of the engine on a GPU that is none share (tests/support/fake_gpu.h): batches of sequences, whose
+ * tokens follow from their prompts, and an engine that answers them. Failure fails the running test. */
 #ifndef MK_GPU_ENGINE_RIG_H
 #define MK_GPU_ENGINE_RIG_H
 

@@ -70,10 +70,15 @@ static void meet(mk_nccl_comm_ref comm) {
     atomic_store(&m->arrived, 0);
     atomic_fetch_add(&m->generation, 1);
   }
+  struct timespec since;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &since);
   state.inside++;
   while (atomic_load(&m->generation) == generation) {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
   }
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  state.slow |= (now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000 > 100;
   state.inside--;
 }
 

@@ -22,6 +22,7 @@ typedef struct fake_nccl {
   bool out_of_reach;    /* each rank reaches its own memory alone */
   bool wrong_place;     /* what is told of others' memory is wrong */
   int inside;           /* calls that have not come back */
+  bool slow;            /* one took over 100 ms, and may have been given up before it came back */
   bool hangs;           /* a communicator is never there */
 } fake_nccl;
 

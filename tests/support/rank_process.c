@@ -47,7 +47,8 @@ static void find_leaks(void) {}
 void rank_world_end(const rank_world *world) {
   find_leaks();
   RANK_MUST(world->cuda->live == 0);
-  RANK_MUST(world->nccl->live == 0 || world->nccl->inside != 0); /* what is stuck in NCCL stays there */
+  /* What is stuck in NCCL stays there. */
+  RANK_MUST(world->nccl->live == 0 || world->nccl->inside != 0 || world->nccl->slow);
 }
 
 /* Below the ports that a system gives to whoever asks for any, so that nobody else has it before the ranks do; tests

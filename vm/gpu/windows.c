@@ -6,7 +6,8 @@
  * (nccl.h), and nothing is launched before each rank has found there what the other one has written.
  *
  * Calls of NCCL in which all ranks take part may never come back once one of them is gone, so they run in a thread of
- * their own, beside which the group is watched. A call that is given up goes on in its thread, with what it needs. */
+ * their own, beside which the group is watched. When the group breaks, a call has a moment to come back, as it does
+ * where all ranks had entered it; one that is given up goes on in its thread, with what it needs. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "vm/gpu/group_internal.h"
 #include "vm/program/program.h"
 
-enum { ABORT_MS = 5000 };
+enum { ABORT_MS = 5000, GRACE_MS = 200, UNMADE = -1 };
 
 typedef enum call_kind { NEW_COMM, NEW_WINDOW, FREE_WINDOW, FREE_COMM, ABORT_COMM } call_kind;
 
@@ -30,8 +31,8 @@ typedef struct nccl_call {
   uint64_t bytes;
   mk_nccl_comm_ref comm;     /* in, or out of NEW_COMM */
   mk_nccl_window_ref window; /* in, or out of NEW_WINDOW */
-  mk_nccl_result result;
-  int done; /* atomic */
+  mk_nccl_result result;     /* UNMADE: it has not come back */
+  int done;                  /* atomic */
 } nccl_call;
 
 static mk_nccl_result make(nccl_call *c) {
@@ -60,29 +61,33 @@ static void *run_call(void *user) {
 
 static bool is_done(const nccl_call *c) { return __atomic_load_n(&c->done, __ATOMIC_ACQUIRE) != 0; }
 
-/* Waits for the call's end, as long as the group is whole. */
+static mk_status watch(mk_group *group) {
+  MK_TRY(mk_group_watch(group, true));
+  return group->over ? mk_error(MK_ERR_RUNTIME, "rank 0 has ended") : MK_OK;
+}
+
+/* Waits for the call's end, as long as the group is whole, and a moment longer. */
 static mk_status wait_for_call(mk_group *group, const nccl_call *c, uint64_t most_ms, const char *what) {
   const struct timespec moment = {.tv_nsec = 1000000};
   const bool watched = c->kind == NEW_COMM || c->kind == NEW_WINDOW;
-  const uint64_t since = mk_group_now_ms();
-  while (!is_done(c)) {
-    MK_TRY(watched ? mk_group_watch(group, true) : MK_OK);
-    if (watched && group->over) {
-      return mk_error(MK_ERR_RUNTIME, "rank 0 has ended");
-    }
-    if (mk_group_now_ms() - since > most_ms) {
-      return mk_error(MK_ERR_DEVICE, "%s: NCCL does not come back (waited %llu s)", what,
-                      (unsigned long long)(most_ms / 1000));
+  mk_status status = MK_OK;
+  for (uint64_t since = mk_group_now_ms(); !is_done(c) && mk_group_now_ms() - since <= most_ms;) {
+    if (watched && status == MK_OK && (status = watch(group)) != MK_OK) {
+      since = mk_group_now_ms();
+      most_ms = GRACE_MS;
     }
     (void)nanosleep(&moment, NULL);
   }
-  return MK_OK;
+  return status != MK_OK || is_done(c) ? status
+                                       : mk_error(MK_ERR_DEVICE, "%s: NCCL does not come back (waited %llu s)", what,
+                                                  (unsigned long long)(most_ms / 1000));
 }
 
-/* The call; *out is as it was on its return, or as it was given, if it was given up. */
+/* The call; *out is as it was on its return, also where the group broke before, or UNMADE, if it was given up. */
 static mk_status call_nccl(const mk_gpu *gpu, nccl_call *out, uint64_t most_ms, const char *what) {
   nccl_call *c;
   pthread_t thread;
+  out->result = UNMADE;
   MK_TRY(mk_nccl_open(&out->nccl));
   MK_TRY(mk_alloc(1, sizeof *c, &c));
   out->driver = gpu->driver;
@@ -126,7 +131,7 @@ static mk_status open_comm(mk_gpu *gpu) {
   }
   nccl_call c = {.kind = NEW_COMM, .rank = gpu->rank, .ranks = gpu->ranks, .id = gpu->group->id};
   const mk_status status = call_nccl(gpu, &c, gpu->group->deadline_ms, "opening NCCL's communicator");
-  gpu->window.comm = status == MK_OK ? c.comm : NULL;
+  gpu->window.comm = c.result == 0 ? c.comm : NULL;
   return status;
 }
 
