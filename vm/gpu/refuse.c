@@ -92,7 +92,7 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
          : gain < 0 && mk_param_named(in, "eps") != 0         ? "a norm of queries and keys"
          : norm >= 0 && in->operands[norm].rows == 0          ? bare
          : !wide && work >= 0 && in->operands[work].rows != 0 ? "a work list of rows"
-         : !wide && mk_param_named(in, "factor") != 0         ? "a factor on logits"
+         : mk_param_named(in, "factor") != 0                  ? "a factor on logits"
                                                               : NULL;
 }
 

@@ -197,6 +197,9 @@ REFUSED(a_product_of_the_rows_of_tokens, SMS, true, "(qkv): an input that is the
 /* It has no tensor map. */
 REFUSED(a_product_of_an_output, SMS, true, "(linear_add): an input that is an output is not yet in wide steps",
         buffer_of(p, find(p, MK_OP_LINEAR_ADD, 0), MK_SLOT_LINEAR_ADD_x)->kind = MK_KIND_OUTPUT)
+/* They are multiplied by nothing but their scale. */
+REFUSED(a_factor_on_logits, SMS, true, "(head): a factor on logits is not yet in wide steps on a GPU",
+        find(p, MK_OP_HEAD, 0)->params[MK_PARAM_HEAD_factor] = mk_float_param(0.25f))
 /* Each warp adds to one. */
 REFUSED(more_row_tiles_than_warps, 1, true, "(reduce_add) adds to 9 row tiles; this machine adds to at most 8", {
   static const uint32_t slots[] = {MK_SLOT_REDUCE_ADD_parts, MK_SLOT_REDUCE_ADD_residual_in,
