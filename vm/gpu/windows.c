@@ -106,8 +106,7 @@ static mk_status call_nccl(const mk_gpu *gpu, nccl_call *out, uint64_t most_ms, 
   (void)pthread_join(thread, NULL);
   *out = *c;
   mk_free(c);
-  const mk_status made = mk_nccl_check(out->nccl, out->result, what);
-  return status != MK_OK ? status : made;
+  return status != MK_OK ? status : mk_nccl_check(out->nccl, out->result, what);
 }
 
 /* ---- A window's life ---- */
