@@ -13,7 +13,7 @@
 #include "models/llama.h"
 #include "vm/draft.h"
 
-enum { VERSION = 2, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
+enum { VERSION = 3, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
 
 static const char kMagic[8] = {'m', 'k', 'v', 'm', 'p', 'a', 'c', 'k'};
 

@@ -1,6 +1,7 @@
 /* See quantised.h. */
 #include "engine/quantised.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "instructions/dequantise.h"
@@ -257,6 +258,9 @@ mk_status mk_quantised_pack(const mk_quantised *m, uint32_t row, uint8_t *codes,
     }
     for (uint32_t c = 0; c < MK_STRIP_COLS; c++) {
       const uint32_t value = first + c < m->cols ? codes[first + c] : padding;
+      if (buffer->dtype == MK_DTYPE_E4M3 && (value & 0x7f) == 0x7f) {
+        put_scale(scales, buffer->scale, c / buffer->scale_cols * MK_TILE + own, NAN);
+      }
       uint8_t *code = strip + places[c].byte;
       *code = (uint8_t)((*code & ~(mask << places[c].shift)) | value << places[c].shift);
     }

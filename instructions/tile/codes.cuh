@@ -15,6 +15,14 @@ struct row_scales {
   float low, high;
 };
 
+// The bits of a mask out of a word, and those of a third word.
+template <uint32_t mask>
+__device__ inline uint32_t bits_and(uint32_t word, uint32_t others) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "n"(mask), "r"(others));
+  return result;
+}
+
 // Two e4m3 of the lower half of a word as fp16, which has all of them.
 __device__ inline uint32_t half_pair_of_e4m3(uint32_t word) {
   uint32_t result;
@@ -32,6 +40,33 @@ __device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t sec
     float2 even = unpack_half(half_pair_of_e4m3(word)), odd = unpack_half(half_pair_of_e4m3(word >> 16));
     to.word[2 * i] = pack_bf16(__fmul_rn(even.x, scale.low), __fmul_rn(odd.x, scale.low));
     to.word[2 * i + 1] = pack_bf16(__fmul_rn(even.y, scale.high), __fmul_rn(odd.y, scale.high));
+  }
+}
+
+// The same by fewer instructions, where no code stands for NaN and scales are of bf16. The bits of a code below its
+// sign, four places further up, are the bf16 of 2^-120 of its number, also where that is subnormal; so `by` has the
+// lane's two scales times 2^120, each twice. PTX ISA, "mul", has subnormal bf16. Only scales of at least 2^8 have no
+// such thing.
+struct raised_scales {
+  uint32_t by[2];
+};
+
+__device__ inline uint32_t raise_scales(uint32_t pair) { return multiply_bf16(pair, 0x7b807b80u); }
+__device__ inline bool are_finite(uint32_t pair) {
+  return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u;
+}
+__device__ inline raised_scales raised_scales_of(uint32_t raised) {
+  return {{__byte_perm(raised, 0, 0x1010), __byte_perm(raised, 0, 0x3232)}};
+}
+
+__device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t second, const raised_scales &scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t word = i == 0 ? first : second;
+    uint32_t low = bits_and<0x80008000u>(word << 8, word << 4 & 0x07f007f0u);
+    uint32_t high = bits_and<0x80008000u>(word, word >> 4 & 0x07f007f0u);
+    to.word[2 * i] = multiply_bf16(low, scales.by[0]);
+    to.word[2 * i + 1] = multiply_bf16(high, scales.by[1]);
   }
 }
 
@@ -81,15 +116,24 @@ struct nibble_scales {
 };
 
 __device__ inline uint32_t twice_high(float value) { return __byte_perm(__float_as_uint(value), 0, 0x3232); }
-__device__ inline nibble_scales nibble_scales_of(const row_scales &scale, uint32_t zero_low, uint32_t zero_high) {
+// pair: the scales of two rows, of fp16 (`rests`) or bf16. zeros: theirs, a byte each.
+template <bool rests>
+__device__ inline nibble_scales nibble_scales_of(uint32_t pair, uint32_t zeros) {
   nibble_scales result;
   result.unit = anew(0x43004300u);
+  result.zero[0] = (zeros & 0xffu) * 0x10001u + 0x43004300u;
+  result.zero[1] = (zeros >> 8) * 0x10001u + 0x43004300u;
+  if constexpr (rests) {
+    float2 halves = unpack_half(pair);
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-    float value = i == 0 ? scale.low : scale.high;
-    result.head[i] = twice_high(value);
-    result.rest[i] = twice_high(value - high_bf16(__float_as_uint(value)));
-    result.zero[i] = (i == 0 ? zero_low : zero_high) * 0x10001u + 0x43004300u;
+    for (uint32_t i = 0; i < 2; i++) {
+      float value = i == 0 ? halves.x : halves.y;
+      result.head[i] = twice_high(value);
+      result.rest[i] = twice_high(value - high_bf16(__float_as_uint(value)));
+    }
+  } else {
+    result.head[0] = __byte_perm(pair, 0, 0x1010);
+    result.head[1] = __byte_perm(pair, 0, 0x3232);
   }
   return result;
 }
@@ -102,14 +146,6 @@ __device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 __device__ inline uint32_t multiply_add_bf16(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t result;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
-  return result;
-}
-
-// The bits of a mask out of a word, and those of a third word.
-template <uint32_t mask>
-__device__ inline uint32_t bits_and(uint32_t word, uint32_t others) {
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "n"(mask), "r"(others));
   return result;
 }
 

@@ -19,6 +19,7 @@
 #define TILE_IMAGE(name) static const unsigned char tile_image_##name[1]
 #endif
 TILE_IMAGE(barrier);
+TILE_IMAGE(codes);
 TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
@@ -462,6 +463,7 @@ void test_tiles(bool quick) {
     void (*test)(tile_gpu *gpu);
     void (*sweep)(tile_gpu *gpu, bool quick); /* over shapes; of other files */
   } parts[] = {{"tile/barrier", tile_image_barrier, test_barriers, test_pairs_of_warps},
+               {"tile/codes", tile_image_codes, NULL, test_codes},
                {"tile/copy", tile_image_copy, test_copies, NULL},
                {"tile/edge", tile_image_edge, test_edges, test_edge_words},
                {"tile/fragment", tile_image_fragment, test_fragments, NULL},

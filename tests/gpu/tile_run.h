@@ -48,6 +48,7 @@ void test_groups(tile_gpu *gpu, bool quick);         /* tile_group_gpu.c: tile/g
 void test_tensors(tile_gpu *gpu, bool quick);        /* tile_tensor_gpu.c: tile/tensor.cu */
 void test_edge_words(tile_gpu *gpu, bool quick);     /* tile_words_gpu.c: of tile/edge.cu, */
 void test_lanes(tile_gpu *gpu, bool quick);          /* of tile/warp.cu, */
+void test_codes(tile_gpu *gpu, bool quick);          /* of tile/codes.cu, */
 void test_pairs_of_warps(tile_gpu *gpu, bool quick); /* and of tile/barrier.cu */
 
 /* Zeros; the caller frees them. */

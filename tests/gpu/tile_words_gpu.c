@@ -1,9 +1,11 @@
 /* Operations of the tile library on words, lanes and warps, which tile_gpu.c has not (tests/gpu/tile/edge.cu, warp.cu,
- * barrier.cu), against plain C loops. */
+ * codes.cu, barrier.cu), against plain C loops. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "instructions/dequantise.h"
 #include "instructions/reference.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/tile/tile_test.h"
@@ -191,6 +193,73 @@ static void test_halves(tile_gpu *gpu, uint32_t fractions) {
   free(in);
   free(got);
   free(want);
+}
+
+/* What a code stands for, and a scale. Of E4M3 the numbers of codes that are none are not asked for the short way. */
+static float code_of(uint32_t way, const uint32_t *in, uint32_t element) {
+  if (way >= MK_CODES_WAY_I4_BF16) {
+    const uint32_t nibble = element / 2 + element % 2 * 4, row = element / 2 % 2;
+    return (float)(in[0] >> 4 * nibble & 15) - (float)(in[3] >> 8 * row & 255);
+  }
+  const uint32_t byte = element % 4 / 2 + element % 2 * 2; /* 0 2 1 3 */
+  const uint8_t code = (uint8_t)(in[element / 4] >> 8 * byte);
+  return way == MK_CODES_WAY_I8 ? (float)(int8_t)code : mk_e4m3_to_float(code);
+}
+
+static float scale_of(uint32_t way, const uint32_t *in, uint32_t element) {
+  const uint16_t bits = (uint16_t)(in[2] >> 16 * (element / 2 % 2));
+  return way == MK_CODES_WAY_I4_FP16 ? mk_half_to_float(bits) : mk_bf16_to_float(bits);
+}
+
+/* All scales of sixteen bits, of both rows, beside random codes, with zeros of 0 to 15; all codes among them. */
+static void test_way(tile_gpu *gpu, uint32_t way, uint32_t count) {
+  uint32_t *in = random_words((size_t)count * 4, 83), *got = new_bytes((size_t)count * 16);
+  uint64_t wrong = 0, first = UINT64_MAX;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t *x = in + (size_t)i * 4;
+    x[2] = i % 0x10000 | (x[2] & 0xffff0000);
+    x[3] = (x[3] & 15) | (x[3] & 0xf00);
+    for (uint32_t h = 0; h < 2 && way == MK_CODES_WAY_I4_FP16; h++) { /* infinities become NaN there */
+      const uint32_t at = 16 * h;
+      x[2] ^= (x[2] >> at & 0x7fff) == 0x7c00 ? 1u << at : 0;
+    }
+    for (uint32_t b = 0; b < 8 && way == MK_CODES_WAY_E4M3_RAISED; b++) {
+      const uint32_t at = 8 * (b % 4);
+      x[b / 4] ^= (x[b / 4] >> at & 0x7f) == 0x7f ? 1u << at : 0;
+    }
+  }
+  const tile_run run = {.kernel = "mk_tile_codes",
+                        .blocks = MK_TILE_MAX_BLOCKS,
+                        .threads = 256,
+                        .count = count,
+                        .first = way,
+                        .in = in,
+                        .in_bytes = (size_t)count * 16,
+                        .out = got,
+                        .out_bytes = (size_t)count * 16};
+  if (tile_ran(gpu, &run)) {
+    for (uint64_t e = 0; e < (uint64_t)count * 8; e++) {
+      const uint32_t *x = in + e / 8 * 4, element = (uint32_t)(e % 8);
+      const uint16_t have = (uint16_t)(got[e / 2] >> 16 * (e % 2));
+      const float want = scale_of(way, x, element) * code_of(way, x, element);
+      const bool zero = want == 0 && (have & 0x7fff) == 0; /* whose sign no sum depends on */
+      const bool same = isnan(want) ? isnan(mk_bf16_to_float(have)) : zero || have == mk_float_to_bf16(want);
+      first = same || wrong != 0 ? first : e;
+      wrong += !same;
+    }
+    char what[128];
+    snprintf(what, sizeof what, "way %u: %llu elements are not what C has, the first one %llu", way,
+             (unsigned long long)wrong, (unsigned long long)first);
+    expect(wrong == 0, run.kernel, what);
+  }
+  free(in);
+  free(got);
+}
+
+void test_codes(tile_gpu *gpu, bool quick) {
+  for (uint32_t way = 0; way < MK_CODES_WAYS; way++) {
+    test_way(gpu, way, quick ? 0x10000 : 0x80000);
+  }
 }
 
 static void test_meetings(tile_gpu *gpu, uint32_t count) {

@@ -12,8 +12,7 @@
 // each warp takes its first page into registers, so that the ring holds four pages more.
 //
 // In kernels for quantised weights (strips.cuh) pages have more columns than sixteen warps' chains may be dealt to
-// evenly, so all warps take all pages in turn, and give back each of them: chain i of a row tile is always that of warp
-// i modulo 16, and no warp needs what another one has staged.
+// evenly: chain i of a row tile is always that of warp i modulo 16, and no warp needs what another one has staged.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
@@ -246,11 +245,12 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
   }
 }
 
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, as those of chain `chain` of
-// sixteen.
-__device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
-  wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
-  float *slot = c.d.result(c.results.slot());
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer in the result slot, as those of
+// chain `chain` of sixteen.
+__device__ inline void put_result_at(const consumer &c, uint32_t at, uint32_t phase, float low, float high,
+                                     float squares, uint32_t chain) {
+  wait_phase(c.d, RESULT_EMPTY + at, phase ^ 1, MK_ACTIVITY_RESULT_EMPTY, at);
+  float *slot = c.d.result(at);
   if (tile::lane_of_quad(c.lane) == 0) {
     slot[chain * 16 + tile::lane_row(c.lane)] = low;
     slot[chain * 16 + tile::lane_row(c.lane) + 8] = high;
@@ -260,8 +260,12 @@ __device__ inline void put_result(consumer &c, float low, float high, float squa
   }
   __syncwarp();
   if (c.lane == 0) {
-    tile::arrive(c.d.barrier(RESULT_FULL + c.results.slot()));
+    tile::arrive(c.d.barrier(RESULT_FULL + at));
   }
+}
+
+__device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
+  put_result_at(c, c.results.slot(), c.results.phase(), low, high, squares, chain);
   c.results.next();
 }
 
@@ -426,96 +430,86 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
   }
 }
 
-// How a warp comes by its strips of an instruction's weight: one of each round of sixteen chains of each row tile.
-// Every warp waits for every page, and gives it back when it goes on to another one: a page is empty after sixteen
-// arrivals.
-struct strip_walk {
-  strip_pages pages;
-  strip_pages::place at;                     // of the warp's strip in the round at hand, also where it has none there
-  strip_pages::stride next_round, next_row;  // from one to the next; from a row tile's last round on
-  uint32_t passed = 0;                       // pages that the warp has given back
+// Where in the rings a warp is that leaves pages out. Slots and phases are apart, which takes fewer instructions: each
+// of them is one for every strip.
+struct strip_cursor {
+  uint32_t slot, phase, page = 0;  // page: its number in the operand
+  uint32_t result, result_phase;
 
-  __device__ strip_walk(const consumer &c, const mk_gpu_buffer &b, const mk_operand &weight)
-      : pages(strip_pages_of(b, weight)), at(pages.place_of(0, c.warp)) {
-    next_round = pages.stride_of(MK_GPU_CONSUMER_WARPS);
-    next_row = pages.stride_of((pages.strips - 1) % MK_GPU_CONSUMER_WARPS + 1);
-  }
-
-  __device__ void wait(consumer &c) const {
-    wait_phase(c.d, PAGE_FULL + c.pages.slot(), c.pages.phase(), MK_ACTIVITY_PAGE_FULL, c.pages.slot());
-  }
-  __device__ void give_back(consumer &c) {
-    release_page(c, c.pages.slot(), 1);
-    c.pages.next();
-    passed++;
-  }
-  // Gives back all pages before this one.
-  __device__ void pass(consumer &c, uint32_t page) {
-#pragma unroll 1
-    while (passed < page) {
-      wait(c);
-      give_back(c);
+  __device__ explicit strip_cursor(const consumer &c)
+      : slot(c.pages.slot()), phase(c.pages.phase()), result(c.results.slot()), result_phase(c.results.phase()) {}
+  // To a page that comes at most once round later.
+  __device__ void go_to(uint32_t next) {
+    slot += next - page;
+    page = next;
+    if (slot >= MK_GPU_RING_PAGES) {
+      slot -= MK_GPU_RING_PAGES;
+      phase ^= 1;
     }
   }
-
-  // sums += the strip of the round at hand times the warp's slices of x.
-  template <typename form>
-  __device__ void multiply_strip(consumer &c, const mk_gpu_buffer &b, uint32_t strip, uint32_t left,
-                                 tile::sum_tile &sums) const {
-    const uint32_t *slices = slice_words(c, strip / GROUP_WARPS);
-    uint4 x = make_uint4(0, 0, 0, 0);
-    wait(c);
-    if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
-      form::each(b, c.d.page(c.pages.slot()) + at.within * b.strip_bytes, c.lane, left,
-                 [&](uint32_t i, const tile::weight_tile &weights) {
-                   if (i % 2 == 0 && c.lane < 4) {
-                     x = tile::view<uint4>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
-                   }
-                   tile::multiply_add(sums, weights,
-                                      i % 2 == 0 ? tile::vector_tile{{x.x, x.y}} : tile::vector_tile{{x.z, x.w}});
-                 });
-    }
+  __device__ void next_result() {
+    static_assert(MK_GPU_ROWS || MK_GPU_RESULT_SLOTS == 2, "the phase changes after the second slot");
+    result_phase ^= result;
+    result ^= 1;
   }
-
-  // Computes the sums of every row tile; of a weight without rows one empty sum, as multiply_pages does.
-  template <typename form>
-  __device__ void multiply(consumer &c, const mk_gpu_buffer &b, const mk_operand &weight, bool normed) {
-    const uint32_t rows = weight.rows, steps = weight.cols;
-#pragma unroll 1
-    for (uint32_t row = 0; row == 0 || row < rows; row++) {
-      uint32_t round = 0;  // its first chain
-#pragma unroll 1
-      do {
-        const uint32_t strip = round + c.warp;
-        tile::sum_tile sums;
-        tile::zero(sums);
-        float squares = 0.0f;
-        pass(c, min(at.page, pages.pages));
-        bool has = strip < pages.strips && rows != 0;
-        if (has) {
-          multiply_strip<form>(c, b, strip, steps - strip * MK_STRIP_STEPS, sums);
-          if (normed) {  // while the products are on their way
-            squares = chain_squares(raw_input(c, strip / GROUP_WARPS));
-          }
-        }
-        round += MK_GPU_CONSUMER_WARPS;
-        if (round < pages.strips) {
-          pages.advance(at, next_round);
-        } else if (pages.row_pages == 0) {
-          pages.advance(at, next_row);
-        } else {
-          at = pages.place_of(row + 1, c.warp);
-        }
-        if (has && at.page != passed) {  // not there any more
-          give_back(c);
-        }
-        put_result(c, sums.value[0], sums.value[2], squares, c.warp);
-      } while (round < pages.strips && rows != 0);
-      normed = false;  // the storer has the squares with the first row tile
-    }
-    pass(c, pages.pages);
-  }
+  __device__ void set_results(consumer &c) const { c.results.at = result | result_phase << 31; }
 };
+
+// The sums of every row tile of a weight that comes as strips; of one without rows one empty sum, as in multiply_pages.
+// A warp has one strip of each round of sixteen chains of each row tile, and waits for the pages of these alone: no
+// warp is so far ahead that a slot could lack more than one filling, as the storer takes a result of all of them, of
+// which there are two slots. A page is given back by who has a strip of it, and by the loader for the rest of sixteen.
+template <typename form>
+__device__ inline void multiply_strips(consumer &c, const form &of, const mk_gpu_buffer &b, const mk_operand &weight,
+                                       bool normed) {
+  const strip_pages pages = strip_pages_of(b, weight);
+  const uint32_t rows = weight.rows, steps = weight.cols, bytes = b.strip_bytes;
+  const uint32_t end = (rows == 0 ? 0 : pages.strips) + c.warp;
+  strip_cursor at(c);
+  uint32_t first = 0, run = 0;  // the first page of the run of strips, and how many of these the row tiles before had
+#pragma unroll 1
+  for (uint32_t row = 0; row == 0 || row < rows; row++) {
+    uint32_t strip = c.warp;
+    const uint32_t *slices = slice_words(c, group_of(c));
+#pragma unroll 1
+    do {
+      tile::sum_tile sums;
+      tile::zero(sums);
+      float squares = 0.0f;
+      if (strip < end - c.warp) {
+        const uint32_t in_run = pages.page_of(run + strip);
+        at.go_to(first + in_run);
+        wait_phase(c.d, PAGE_FULL + at.slot, at.phase, MK_ACTIVITY_PAGE_FULL, at.slot);
+        uint4 x = make_uint4(0, 0, 0, 0);
+        of.template each<true>(
+            b, c.d.page(at.slot) + (run + strip - in_run * pages.most) * bytes, c.lane, steps - strip * MK_STRIP_STEPS,
+            [&] { release_page(c, at.slot, 1); },
+            [&](uint32_t i, const tile::weight_tile &weights) {
+              if (i % 2 == 0 && c.lane < 4) {
+                x = tile::view<uint4>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
+              }
+              tile::multiply_add(sums, weights,
+                                 i % 2 == 0 ? tile::vector_tile{{x.x, x.y}} : tile::vector_tile{{x.z, x.w}});
+            });
+        if (normed) {  // while the products are on their way
+          squares = chain_squares(raw_input(c, strip / GROUP_WARPS));
+        }
+      }
+      put_result_at(c, at.result, at.result_phase, sums.value[0], sums.value[2], squares, c.warp);
+      at.next_result();
+      strip += MK_GPU_CONSUMER_WARPS;
+      slices += GROUPS * PAGE_SLICES_BYTES / sizeof *slices;
+    } while (strip < end);
+    normed = false;  // the storer has the squares with the first row tile
+    if (pages.row_pages == 0) {
+      run += pages.strips;
+    } else {
+      first += pages.row_pages;
+    }
+  }
+  at.set_results(c);
+  advance_pages(c, pages.pages);
+}
 
 // One body for all linear opcodes, so that it stays in the instruction cache from stage to stage.
 __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction_word &in, bool normed) {
@@ -528,8 +522,7 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
     tile::forget(c.lane);  // registers are short
     tile::forget(c.warp);
     const mk_gpu_buffer &b = c.d.buffer(weight);
-    strip_walk walk(c, b, weight);
-    with_form(b, [&](auto form) { walk.multiply<decltype(form)>(c, b, weight, normed); });
+    with_form(b, [&](const auto &form) { multiply_strips(c, form, b, weight, normed); });
   } else {
     multiply_pages(c, weight, pages, normed, weights, early);
   }

@@ -46,8 +46,9 @@ static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_pag
 // Fills the next page with `bytes` from global memory. False: all roles are to leave. First it waits until the
 // consumers have emptied the page, then until an older page has arrived, so that no more pages are under way than
 // should be: PAGES_UNDER_WAY of weights, one less of KV. Each phase is tested before it is waited for, so that a page
-// that need not wait takes few branches. KV pages are whole, and each is one copy.
-__device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv) {
+// that need not wait takes few branches. KV pages are whole, and each is one copy. `idle`: so many of the sixteen that
+// empty a page do not come, and the loader takes their part.
+__device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv, uint32_t idle = 0) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
     if (!wait_phase<true>(l.d, PAGE_EMPTY + slot, parity, MK_ACTIVITY_PAGE_EMPTY, slot)) {
@@ -65,6 +66,9 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
   tile::fence_shared_for_copies();  // the consumers' reads came before, as the barrier says
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
   tile::arrive_expect(full, copies ? bytes : 0);
+  if (idle != 0) {
+    tile::arrive(l.d.barrier(PAGE_EMPTY + slot), idle);
+  }
   uint32_t to = tile::shared_address(l.d.page(slot));
   if (kv) {
     if (copies) {

@@ -59,8 +59,10 @@ __device__ inline void load_strips(loader &l, const mk_operand &weight, const mk
   uint32_t run_bytes = strip_run_bytes(b, weight) * (one_run ? weight.rows : 1);
   const uint8_t *from = first_strip(b, weight);
   for (uint32_t run = 0; run < runs; run++, from += strip_pitch(b)) {
-    for (uint32_t at = 0; at < run_bytes; at += page_bytes) {
-      if (!load_page(l, from + at, min(run_bytes - at, page_bytes), false)) {
+    uint32_t strips = one_run ? pages.strips * weight.rows : pages.strips;  // that are left of it
+    for (uint32_t at = 0; at < run_bytes; at += page_bytes, strips -= pages.most) {
+      uint32_t idle = MK_GPU_CONSUMER_WARPS - min(strips, pages.most);
+      if (!load_page(l, from + at, min(run_bytes - at, page_bytes), false, idle)) {
         return;
       }
     }

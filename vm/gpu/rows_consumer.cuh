@@ -275,8 +275,8 @@ __device__ inline void multiply_steps(const line_fragments &x, uint32_t first, u
 
 // The same of a strip, which is all that the warp has of a page of quantised weights.
 template <typename form>
-__device__ inline void multiply_strip(rows_consumer &c, const mk_gpu_buffer &b, const line_fragments &x, uint32_t left,
-                                      tile::sum_tile (&sums)[LINE_TILES]) {
+__device__ inline void multiply_strip(rows_consumer &c, const form &of, const mk_gpu_buffer &b, const line_fragments &x,
+                                      uint32_t left, tile::sum_tile (&sums)[LINE_TILES]) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(group_of(c));
   tile::zero(sums[0]);
@@ -285,13 +285,14 @@ __device__ inline void multiply_strip(rows_consumer &c, const mk_gpu_buffer &b, 
   tile::forget(c.lane);
   tile::forget(c.warp);
   if (left != 0) {  // else an older page lies here
-    form::each(b, c.d.page(at.slot()) + rank_of(c) * b.strip_bytes, c.lane, left,
-               [&](uint32_t i, const tile::weight_tile &step) {
+    of.template each<false>(
+        b, c.d.page(at.slot()) + rank_of(c) * b.strip_bytes, c.lane, left, [] {},
+        [&](uint32_t i, const tile::weight_tile &step) {
 #pragma unroll
-                 for (uint32_t n = 0; n < LINE_TILES; n++) {
-                   tile::multiply_add(sums[n], step, x.value[i][n]);
-                 }
-               });
+          for (uint32_t n = 0; n < LINE_TILES; n++) {
+            tile::multiply_add(sums[n], step, x.value[i][n]);
+          }
+        });
   }
   release_page(c, at.slot(), PAGE_RELEASES);
   c.pages.advance(CHUNK_PAGES);
@@ -363,8 +364,7 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
     if constexpr (MK_GPU_QUANTISED) {
       const mk_gpu_buffer &b = device::slot_of(in).buffers[LINEAR_WEIGHT];
       tile::forget(left);
-      with_form(b,
-                [&](auto form) { each_row([&](auto &sums) { multiply_strip<decltype(form)>(c, b, x, left, sums); }); });
+      with_form(b, [&](const auto &form) { each_row([&](auto &sums) { multiply_strip(c, form, b, x, left, sums); }); });
     } else {
       each_row([&](auto &sums) { multiply_page(c, x, left, sums); });
     }

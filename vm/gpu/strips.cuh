@@ -48,31 +48,8 @@ struct strip_pages {
   uint32_t row_pages;  // of a row tile that begins a page; 0: row tiles follow each other
   uint32_t pages;      // of the operand
 
-  struct place {
-    uint32_t page, within;
-  };
-  // The strip so many further on.
-  struct stride {
-    uint32_t pages, within;
-  };
-  __device__ stride stride_of(uint32_t strips_on) const {
-    uint32_t on = page_of(strips_on);
-    return {on, strips_on - on * most};
-  }
-  __device__ void advance(place &at, const stride &by) const {
-    at.page += by.pages;
-    at.within += by.within;
-    if (at.within >= most) {
-      at.within -= most;
-      at.page++;
-    }
-  }
-
-  __device__ uint32_t page_of(uint32_t strip) const { return most == 1 ? strip : __umulhi(strip, inverse); }
-  __device__ place place_of(uint32_t row, uint32_t strip) const {
-    uint32_t run = row_pages == 0 ? row * strips + strip : strip, page = page_of(run);
-    return {row * row_pages + page, run - page * most};
-  }
+  // A strip has at most 4 KB, so `most` is not 1.
+  __device__ uint32_t page_of(uint32_t strip) const { return __umulhi(strip, inverse); }
 };
 
 __device__ inline strip_pages strip_pages_of(const mk_gpu_buffer &b, const mk_operand &weight) {
@@ -110,50 +87,121 @@ struct quarter_scales {
   }
 };
 
-// What the steps of a strip are made of, form by form: each(b, strip, lane, left, take) calls take(i, weights) for each
-// of the eight steps, with its fragment in bf16. strip: where it lies. `left`: how many steps there are; after the last
-// one of bf16 lies an older page, and codes are whole strips.
+// A lane's 16 bytes of each line of a strip: all of them at once, so that the page can be given back (`early`), or each
+// when it is asked for.
+template <uint32_t count, bool early>
+struct lane_lines {
+  const uint8_t *from;
+  uint4 line[early ? count : 1];
+
+  __device__ lane_lines(const uint8_t *strip, uint32_t lane) : from(strip + lane * 16) {
+    if constexpr (early) {
+#pragma unroll
+      for (uint32_t i = 0; i < count; i++) {
+        line[i] = tile::load<uint4>(from + i * 512);
+      }
+    }
+  }
+  __device__ uint4 operator[](uint32_t i) const { return early ? line[i] : tile::load<uint4>(from + i * 512); }
+};
+
+// What the steps of a strip are made of, form by form, each made once an instruction. each<early>(b, strip, lane, left,
+// loaded, take) calls loaded() when nothing more is to be read of the strip, and take(i, weights) for each of the eight
+// steps, with its fragment in bf16. strip: where it lies. `left`: how many steps there are; after the last one of bf16
+// lies an older page, and codes are whole strips. `early`: all is read at the beginning, where registers suffice.
 struct plain_form {
-  template <typename taker>
-  __device__ static void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t, uint32_t left, taker take) {
-    tile::weight_tile weights;
+  __device__ explicit plain_form(const mk_gpu_buffer &) {}
+
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
+                       taker take) const {
+    const lane_lines<MK_STRIP_STEPS, early> lines(strip, lane);
+    if constexpr (early) {
+      loaded();
+    }
 #pragma unroll
     for (uint32_t i = 0; i < MK_STRIP_STEPS; i++) {
-      tile::load(weights, strip + i * 512);
+      uint4 line = lines[i];
+      tile::weight_tile weights = {{line.x, line.y, line.z, line.w}};
       if (i >= left) {
         tile::zero(weights);
       }
       take(i, weights);
     }
+    if constexpr (!early) {
+      loaded();
+    }
   }
 };
 
 struct e4m3_codes {
-  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const tile::row_scales &by) {
+  enum { BY_BITS = 1 };
+  template <typename scales>
+  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const scales &by) {
     tile::expand_e4m3(to, first, second, by);
   }
 };
 struct i8_codes {
+  enum { BY_BITS = 0 };
   __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const tile::row_scales &by) {
     tile::expand_i8(to, first, second, by);
   }
 };
 template <typename codes>
 struct byte_form {
-  template <typename taker>
-  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
+  bool ranges, by_bits;
+  __device__ explicit byte_form(const mk_gpu_buffer &b)
+      : ranges(has_ranges(b)), by_bits(codes::BY_BITS && !has_ranges(b) && b.scale.type == MK_SCALE_BF16) {}
+
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
+                       taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
+    if constexpr (codes::BY_BITS) {
+      if (by_bits) {
+        uint32_t pair = tile::load<uint32_t>(strip + 4 * 512 + tile::lane_row(lane) * 4);
+        uint32_t raised = tile::raise_scales(pair);
+        if (tile::all_lanes(tile::are_finite(raised))) {
+          expand_all<early>(lines, tile::raised_scales_of(raised), loaded, take);
+          return;
+        }
+      }
+    }
     quarter_scales by(b, strip, 0, lane);
+    if (!ranges) {
+      expand_all<early>(lines, by.scale, loaded, take);
+      return;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
-      if (i != 0 && has_ranges(b)) {
+      if (i != 0) {
         by = quarter_scales(b, strip, i / 2, lane);
       }
-      uint4 four = tile::load<uint4>(strip + i / 2 * 512 + lane * 16);
-      tile::weight_tile weights;
-      codes::expand(weights, four.x, four.y, by.scale);
-      take(i, weights);
-      codes::expand(weights, four.z, four.w, by.scale);
-      take(i + 1, weights);
+      expand_line(lines[i / 2], i, by.scale, take);
+    }
+    loaded();
+  }
+
+  template <typename scales, typename taker>
+  __device__ static void expand_line(const uint4 &four, uint32_t i, const scales &by, taker take) {
+    tile::weight_tile weights;
+    codes::expand(weights, four.x, four.y, by);
+    take(i, weights);
+    codes::expand(weights, four.z, four.w, by);
+    take(i + 1, weights);
+  }
+  template <bool early, typename scales, typename taken, typename taker>
+  __device__ static void expand_all(const lane_lines<MK_STRIP_STEPS / 2, early> &lines, const scales &by, taken loaded,
+                                    taker take) {
+    if constexpr (early) {
+      loaded();
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
+      expand_line(lines[i / 2], i, by, take);
+    }
+    if constexpr (!early) {
+      loaded();
     }
   }
 };
@@ -161,17 +209,25 @@ struct byte_form {
 // Of four bits, where all of the strip has one scale a row, of bf16, or of fp16 (`rests`).
 template <bool rests>
 struct nibble_form {
-  template <typename taker>
-  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
-    uint32_t pair = tile::load<uint32_t>(strip + 2 * 512 + tile::lane_row(lane) * 4), zeros = MK_PLAIN_ZERO * 0x101u;
-    if (b.scale.zeros != 0) {
-      zeros = tile::load<uint16_t>(strip + 2 * 512 + MK_TILE * 2 + tile::lane_row(lane) * 2);
+  bool zeros;
+  __device__ explicit nibble_form(const mk_gpu_buffer &b) : zeros(b.scale.zeros != 0) {}
+
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
+                       taker take) const {
+    const uint8_t *own = strip + 2 * 512;
+    uint32_t pair = tile::load<uint32_t>(own + tile::lane_row(lane) * 4), zero = MK_PLAIN_ZERO * 0x101u;
+    if (zeros) {
+      zero = tile::load<uint16_t>(own + MK_TILE * 2 + tile::lane_row(lane) * 2);
     }
-    float2 halves = rests ? tile::unpack_half(pair) : make_float2(tile::low_bf16(pair), tile::high_bf16(pair));
-    tile::nibble_scales scales = tile::nibble_scales_of({halves.x, halves.y}, zeros & 0xffu, zeros >> 8);
+    const lane_lines<2, early> lines(strip, lane);
+    if constexpr (early) {
+      loaded();
+    }
+    const tile::nibble_scales scales = tile::nibble_scales_of<rests>(pair, zero);
 #pragma unroll
     for (uint32_t line = 0; line < 2; line++) {
-      uint4 four = tile::load<uint4>(strip + line * 512 + lane * 16);
+      uint4 four = lines[line];
       const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
@@ -180,13 +236,19 @@ struct nibble_form {
         take(line * 4 + i, weights);
       }
     }
+    if constexpr (!early) {
+      loaded();
+    }
   }
 };
 
 // Of four bits with scales of fp32, or more of them than one a row and strip.
 struct any_nibble_form {
-  template <typename taker>
-  __device__ static void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taker take) {
+  __device__ explicit any_nibble_form(const mk_gpu_buffer &) {}
+
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
+                       taker take) const {
     tile::weight_tile weights;
 #pragma unroll
     for (uint32_t i = 0; i < MK_STRIP_STEPS; i++) {
@@ -195,6 +257,7 @@ struct any_nibble_form {
                       by.zeros & 0xffu, by.zeros >> 8);
       take(i, weights);
     }
+    loaded();
   }
 };
 
@@ -204,17 +267,17 @@ template <typename worker>
 __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   bool one_scale = b.scale.ranges == 1;
   if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
-    work(nibble_form<false>());
+    work(nibble_form<false>(b));
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
-    work(nibble_form<true>());
+    work(nibble_form<true>(b));
   } else if (b.dtype == MK_DTYPE_I4) {
-    work(any_nibble_form());
+    work(any_nibble_form(b));
   } else if (b.dtype == MK_DTYPE_E4M3) {
-    work(byte_form<e4m3_codes>());
+    work(byte_form<e4m3_codes>(b));
   } else if (b.dtype == MK_DTYPE_I8) {
-    work(byte_form<i8_codes>());
+    work(byte_form<i8_codes>(b));
   } else {
-    work(plain_form());
+    work(plain_form(b));
   }
 }
 

@@ -16,7 +16,9 @@
  *   scales  of each range of `scale_cols` columns, one after the other: 16 of them, in rows 0, 8, 1, 9, ... 7, 15, so
  *           that the two rows of a lane lie side by side; fp32, bf16 or fp16, as the checkpoint has them
  *   zeros   where there are any: of each range a byte for each of these rows, 0 to 15
- * Rows of padding have scale 0 and columns of padding q = zero, or 0: their weights are 0.
+ * Rows of padding have scale 0 and columns of padding q = zero, or 0: their weights are 0. A scale of E4M3 is NaN where
+ * one of its codes stands for NaN: a sum with one of them is NaN, whatever the others are, and a machine need not look
+ * at codes.
  *
  * A KV cache of E4M3 has a scale, in bf16, for the K and one for the V of each token and KV head: what is stored of a
  * token never changes. An element is bf16(scale * q), and a scale that a machine writes is 0 or a power of two, so that

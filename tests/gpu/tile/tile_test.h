@@ -15,6 +15,14 @@ enum {
   MK_BARRIER_WARPS = 4,
   MK_BARRIER_MEET = 96, /* threads of a block of 128 */
 
+  MK_CODES_WAY_E4M3 = 0, /* of mk_tile_codes */
+  MK_CODES_WAY_E4M3_RAISED = 1,
+  MK_CODES_WAY_I8 = 2,
+  MK_CODES_WAY_I4_BF16 = 3,
+  MK_CODES_WAY_I4_FP16 = 4,
+  MK_CODES_WAY_I4 = 5,
+  MK_CODES_WAYS,
+
   MK_COPY_SLOT_BYTES = 16384,
   MK_COPY_SLOTS = 2,
   MK_COPY_CONSUMERS = 128,
