@@ -16,8 +16,8 @@ struct line_words {
 };
 
 // One chain of the warp's row tile; the line is column 0.
-__device__ inline void multiply_line(const uint8_t *weights, const line_words &line, uint32_t chain, uint32_t left,
-                                     tile::sum_tile &sums) {
+__device__ inline void multiply_line(const mk_gpu_buffer &b, const uint8_t *weights, const line_words &line,
+                                     uint32_t chain, uint32_t left, tile::sum_tile &sums) {
   uint32_t lane = tile::lane(), first = chain * CHAIN_STEPS * 8 + lane;
   tile::vector_tile x[CHAIN_STEPS];
 #pragma unroll
@@ -26,15 +26,11 @@ __device__ inline void multiply_line(const uint8_t *weights, const line_words &l
   }
   tile::sum_tile of_chain;
   tile::zero(of_chain);
-#pragma unroll
-  for (uint32_t i = 0; i < CHAIN_STEPS; i++) {
-    tile::weight_tile tile;
-    tile::load(tile, weights + i * 512);
-    if (i >= left) {
-      tile::zero(tile);
-    }
-    tile::multiply_add(of_chain, tile, x[i]);
-  }
+  with_form(b, [&](const auto &form) {
+    form.template each<false>(
+        b, weights, lane, left, [] {},
+        [&](uint32_t i, const tile::weight_tile &step) { tile::multiply_add(of_chain, step, x[i]); });
+  });
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     sums.value[i] = __fadd_rn(sums.value[i], of_chain.value[i]);
@@ -49,6 +45,7 @@ __device__ inline bool computes_head(const wide_consumer &c, const mk_instructio
 // Logits of this warp's row tiles; the best of them, of each lane.
 __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word &in, float &best, uint32_t &index) {
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight], &x = in.parts[MK_PART_HEAD_x];
+  const mk_gpu_buffer &b = c.d.buffer(weight);
   uint32_t chooser = (lines_of(c.d).count - 1) % LINES, vocab = param(in, MK_PARAM_HEAD_vocab), lane = tile::lane();
   uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   float *logits = tile::global<float>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
@@ -73,7 +70,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
         const uint8_t *weights = wait_page(c, stage, page);
         uint32_t at = chain + page / GROUPS;
         if (page % GROUPS == c.group() && tile < weight.rows && at < chains) {
-          multiply_line(weights + c.d.warp % 4 * CHAIN_BYTES, line, at, weight.cols - at * CHAIN_STEPS, y);
+          multiply_line(b, weights + c.d.warp % 4 * b.strip_bytes, line, at, weight.cols - at * CHAIN_STEPS, y);
         }
         tile::fence_shared_for_copies();
         release_page(c, stage, page, 1);

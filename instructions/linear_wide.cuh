@@ -9,6 +9,7 @@
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
+#include "vm/gpu/strips.cuh"
 #include "vm/gpu/wide.cuh"
 
 namespace mk {
@@ -61,6 +62,22 @@ __device__ inline void release_lines(const wide_consumer &c, const stage_cursor 
   release_page(c, stage, LINES_AT + 1, 1);
 }
 
+// What a warp has of a chain, out of its warpgroup's page: sixteen rows of 128 columns, of which the first `left` steps
+// are the instruction's. The others are another part's, or nobody's.
+__device__ __forceinline__ void take_weights(const wide_consumer &c, tile::weight_chain &to, const uint8_t *page,
+                                             uint32_t left) {
+  if constexpr (MK_GPU_QUANTISED) {
+    const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
+    load_strip(to, b, page + c.d.warp % 4 * b.strip_bytes, left);
+    return;
+  }
+  uint8_t *own = const_cast<uint8_t *>(page) + c.d.warp % 4 * CHAIN_BYTES;
+  if (left < CHAIN_STEPS) {
+    tile::clear_steps(own, left, CHAIN_STEPS);
+  }
+  tile::load(to, own);
+}
+
 // sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean
 // nothing. While the first chain is under way `meanwhile` is called. A chain's products go out together and are waited
 // for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights fetched ahead, or chains
@@ -73,7 +90,7 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
   uint32_t left = instruction_at_hand(c).parts[LINEAR_WEIGHT].cols;
 #pragma unroll 1
   for (; left != 0; left = left > CHAIN_STEPS ? left - CHAIN_STEPS : 0, stage.next()) {
-    uint8_t *own = const_cast<uint8_t *>(wait_page(c, stage, c.group())) + c.d.warp % 4 * CHAIN_BYTES;
+    const uint8_t *page = wait_page(c, stage, c.group());
     if (!group_has_rows(c)) {
       wait_page(c, stage, LINES_AT);
       wait_page(c, stage, LINES_AT + 1);
@@ -81,10 +98,7 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
       release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
       continue;
     }
-    if (left < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
-      tile::clear_steps(own, left, CHAIN_STEPS);
-    }
-    tile::load(weights, own);
+    take_weights(c, weights, page, left);
     tile::panel first = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
     tile::panel second = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
     tile::begin_chain(chain, weights, first, second);
@@ -118,11 +132,7 @@ __device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, page_cu
     }
     place.next();
   }
-  uint8_t *from = const_cast<uint8_t *>(wait_page(c, own.stage, own.page)) + c.d.warp % 4 * CHAIN_BYTES;
-  if (left < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
-    tile::clear_steps(from, left, CHAIN_STEPS);
-  }
-  tile::load(weights, from);
+  take_weights(c, weights, wait_page(c, own.stage, own.page), left);
   const chain_pages pages = {own.slot(), place.slot()};
   uint32_t panel = tile::shared_address(wait_page(c, place.stage, place.page)) +
                    (shared ? c.group() * (lines * MK_WIDE_GPU_PANEL_COLS * 2) : 0);

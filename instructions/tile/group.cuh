@@ -40,6 +40,13 @@ __device__ inline void load(weight_chain &to, const uint8_t *from) {
   }
 }
 
+__device__ inline void set_step(weight_chain &to, uint32_t i, const weight_tile &from) {
+#pragma unroll
+  for (uint32_t w = 0; w < 4; w++) {
+    to.step[i][w] = from.word[w];
+  }
+}
+
 // Makes the steps [first, end) of the row tile at `from` zeros, for later loads of the same warp.
 __device__ inline void clear_steps(uint8_t *from, uint32_t first, uint32_t end) {
 #pragma unroll 1

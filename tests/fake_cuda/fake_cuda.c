@@ -442,12 +442,32 @@ mk_cu_result cuLaunchKernelEx(const mk_cu_launch_config *config, mk_cu_function_
   (void)config, (void)function, (void)arguments, (void)extra;
   return 0;
 }
+/* What the driver asks of a map without interleaving. */
+static bool map_is_sound(int type, unsigned rank, const void *address, const uint64_t *sizes, const uint64_t *strides,
+                         const uint32_t *box, const uint32_t *steps, int swizzle) {
+  const uint32_t unit = type == MK_CU_TENSOR_U64 ? 8 : type == MK_CU_TENSOR_BF16 ? 2 : 0;
+  bool sound = unit != 0 && rank >= 1 && rank <= FAKE_MAP_RANK && (uintptr_t)address % 16 == 0 &&
+               box[0] * unit % 16 == 0 && (swizzle != MK_CU_TENSOR_SWIZZLE_128 || box[0] * unit <= 128);
+  for (unsigned d = 0; d < rank; d++) {
+    sound = sound && sizes[d] >= 1 && sizes[d] <= UINT64_C(1) << 32 && box[d] >= 1 && box[d] <= 256 && steps[d] == 1;
+    sound = sound && (d + 1 == rank || (strides[d] % 16 == 0 && strides[d] < UINT64_C(1) << 40));
+  }
+  return sound;
+}
+
 mk_cu_result cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *sizes,
                                     const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                                     int swizzle, int promotion, int fill) {
   CALL();
-  (void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)box, (void)steps;
-  (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  (void)promotion, (void)fill;
+  if (interleave != 0 || !map_is_sound(type, rank, address, sizes, strides, box, steps, swizzle)) {
+    return INVALID_VALUE;
+  }
+  fake_map m = {.address = address, .type = type, .rank = (int)rank};
+  memcpy(m.sizes, sizes, rank * sizeof *sizes);
+  memcpy(m.strides, strides, (rank - 1) * sizeof *strides);
+  memcpy(m.box, box, rank * sizeof *box);
+  memcpy(map, &m, sizeof m);
   return 0;
 }
 mk_cu_result cuGetErrorName(mk_cu_result result, const char **name) {

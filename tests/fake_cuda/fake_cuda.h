@@ -16,6 +16,15 @@ enum {
   FAKE_CUDA_NO_MEMORY = 4096, /* below this address there is none of a GPU */
 };
 
+/* A tensor map, in the place of the driver's own words: as it was asked for. */
+enum { FAKE_MAP_RANK = 4 };
+typedef struct fake_map {
+  void *address;
+  int type, rank;
+  uint64_t sizes[FAKE_MAP_RANK], strides[FAKE_MAP_RANK - 1];
+  uint32_t box[FAKE_MAP_RANK];
+} fake_map;
+
 typedef struct fake_cuda {
   bool (*kernel)(void *user, const mk_gpu_params *params, uint32_t step); /* true: that was the last step */
   /* mk_rank_logits of so many rows, at once: what it is about has been waited for. NULL: it does nothing. */

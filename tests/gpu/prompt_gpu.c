@@ -283,12 +283,16 @@ static void test_joined(const shape *s) {
   mk_engine_close(engine);
 }
 
+void test_prompts_of(const shape *s, uint32_t rows, bool quick) {
+  chunk_rows = rows;
+  test_instructions(s, quick ? 4 : 8);
+  test_bits(s, quick);
+}
+
 void test_prompts(bool quick) {
   test_joined(&shapes[0].of);
   test_joined(&shapes[1].of);
   for (size_t i = 0; i < (quick ? 4 : (size_t)SHAPES); i++) {
-    chunk_rows = shapes[i].rows;
-    test_instructions(&shapes[i].of, quick ? 4 : 8);
-    test_bits(&shapes[i].of, quick);
+    test_prompts_of(&shapes[i].of, shapes[i].rows, quick);
   }
 }

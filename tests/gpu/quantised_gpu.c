@@ -1,6 +1,6 @@
-/* Quantised weights on the GPU, form by form: every instruction of one row and of several beside its plain C reference;
- * the same bits alone, in company and in repeated launches, and with one row; and the bits of a model that has the same
- * weights in bf16, of logits, and of what is drawn and ranked. */
+/* Quantised weights on the GPU, form by form: every instruction of one row, of several and of wide steps beside its
+ * plain C reference; the same bits alone, in company and in repeated launches, and with one row; and the bits of a
+ * model that has the same weights in bf16, of logits, and of what is drawn and ranked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +57,8 @@ static const shape shapes[] = {
     {"odd", 203, 331, 3, 1, 128, 2, 600, NULL},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+static const uint32_t prompt_rows[SHAPES] = {MK_WIDE_ROWS, MK_MOST_ROWS, 256, 128}; /* in wide steps */
+static const uint32_t many_rows[SHAPES] = {64, 256, 128, 64};                       /* and in shared ones */
 
 /* sampling: NULL, or how its program draws. */
 static bool open_on(const mk_config *config, uint32_t rows, const mk_sampling *sampling, const char *name,
@@ -241,6 +243,10 @@ static void test_form(const char *form, void (*change)(mk_config *config), bool 
     compare_bits(&s);
     if (!quick || (rows && i != 1)) {
       test_rows_of(&s, late, quick);
+    }
+    if (!config_of(&s).qkv_bias && (!quick || (rows && i != 1))) { /* wide steps are of plain Llama shape */
+      test_prompts_of(&s, prompt_rows[i], quick);
+      test_many_of(&s, many_rows[i], quick);
     }
     if (i == 0) {
       compare_draws(&s, 1);

@@ -469,6 +469,11 @@ static void have_four_layers_in_fp8(mk_config *config) {
   have_four_layers(config);
 }
 
+static void have_heads_of_64_in_fp8(mk_config *config) {
+  have_fp8(config);
+  have_heads_of_64(config);
+}
+
 /* K of many strips, in parts. */
 static void have_int4_of_many_strips(mk_config *config) {
   have_int4(config);
@@ -502,6 +507,8 @@ static void test_forms(bool quick) {
     }
   }
   compare("tiny", " in int4 with zeros", have_int4_zeros, 3, steps); /* q, k and v travel */
+  compare_prompt("llama-3.2-1b", " in int4 with zeros", have_int4_zeros, 2, 512, 700, 8);
+  compare_many("tiny", " in fp8 with heads of 64 dims", have_heads_of_64_in_fp8, 2, 64, 72);
   test_draws("tiny", " in int4 with zeros", have_int4_zeros, 2);
   if (!quick) {
     test_draws("tiny", " in fp8", have_fp8, 2);

@@ -476,14 +476,18 @@ static void test_many_in_company(const shape *s) {
   free_work(&together);
 }
 
+void test_many_of(const shape *s, uint32_t rows, bool quick) {
+  test_plans(s, rows, quick ? 4 : 10, false, false);
+  test_plans(s, rows, quick ? 4 : 10, true, false);
+  if (rows <= MK_MOST_DRAWING_ROWS) {
+    test_plans(s, rows, quick ? 4 : 10, rows > 64, true);
+  }
+  test_repeats(s, rows);
+}
+
 void test_many(bool quick) {
   for (size_t i = 0; i < (quick ? 4 : (size_t)MANY_SHAPES); i++) {
-    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, false, false);
-    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, true, false);
-    if (many_rows[i] <= MK_MOST_DRAWING_ROWS) {
-      test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, i % 2 != 0, true);
-    }
-    test_repeats(&many_shapes[i], many_rows[i]);
+    test_many_of(&many_shapes[i], many_rows[i], quick);
   }
   test_late(&many_shapes[0], 64, MK_OP_GLU);
   test_late(&many_shapes[0], 64, MK_OP_APPEND);

@@ -9,7 +9,7 @@
 
 enum { MOST_BOXES = 64, ROOM_WORDS = MK_TENSOR_ROOM / 4 };
 
-static uint32_t unit_of(const tile_map *map) { return map->type == MK_CU_TENSOR_BF16 ? 2 : 4; }
+static uint32_t unit_of(const tile_map *map) { return map->type == MK_CU_TENSOR_BF16 ? 2 : 8; }
 
 static uint32_t box_bytes(const tile_map *map) {
   uint32_t bytes = unit_of(map);
@@ -125,17 +125,21 @@ static void test_matrices(tile_gpu *gpu, bool quick) {
   }
 }
 
-/* Weights: words of a step, steps, row tiles. */
+/* Weights: words of a piece, pieces, row tiles: steps of bf16, strips of codes or halves of them. */
 static void test_solids(tile_gpu *gpu, bool quick) {
-  static const uint32_t shapes[][2] = {{9, 7}, {8, 4}, {1, 1}, {16, 3}, {33, 13}, {128, 5}};
+  static const struct {
+    uint32_t words, pieces, box_pieces, row_tiles;
+  } shapes[] = {{64, 9, 8, 7},   {132, 4, 1, 5},  {130, 6, 2, 7}, {64, 8, 8, 4},  {64, 1, 8, 1},  {64, 16, 8, 3},
+                {64, 33, 8, 13}, {64, 128, 8, 5}, {134, 9, 1, 3}, {168, 2, 1, 4}, {132, 10, 2, 9}};
   const uint32_t none[4] = {0}, count = quick ? 3 : sizeof shapes / sizeof shapes[0];
   for (uint32_t s = 0; s < count; s++) {
-    const tile_map map = {.type = MK_CU_TENSOR_U32,
+    const uint64_t piece = shapes[s].words * UINT64_C(8);
+    const tile_map map = {.type = MK_CU_TENSOR_U64,
                           .swizzle = MK_CU_TENSOR_SWIZZLE_NONE,
                           .rank = 3,
-                          .sizes = {128, shapes[s][0], shapes[s][1]},
-                          .strides = {512, shapes[s][0] * UINT64_C(512)},
-                          .box = {128, 8, 4}};
+                          .sizes = {shapes[s].words, shapes[s].pieces, shapes[s].row_tiles},
+                          .strides = {piece, shapes[s].pieces * piece},
+                          .box = {shapes[s].words, shapes[s].box_pieces, 4}};
     mk_tile_box boxes[MOST_BOXES];
     test_boxes(gpu, "mk_tile_tensor_solid", &map, boxes, boxes_of(&map, 1, 1, 2, none, boxes));
   }

@@ -36,7 +36,7 @@ enum {
   MK_CU_LAUNCH_COOPERATIVE = 2,  /* attributes of a launch */
   MK_CU_LAUNCH_CLUSTER = 4,      /* so many blocks next to each other run at the same time, close by */
   MK_CU_LAUNCH_PROGRAMMATIC = 6, /* it may begin before the one before it in the stream has ended */
-  MK_CU_TENSOR_U32 = 2,
+  MK_CU_TENSOR_U64 = 4,
   MK_CU_TENSOR_BF16 = 9,
   MK_CU_TENSOR_SWIZZLE_NONE = 0,
   MK_CU_TENSOR_SWIZZLE_128 = 3,

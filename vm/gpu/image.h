@@ -37,6 +37,13 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_QUANTISED_RECORDING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING_RECORDING,
+  /* Of plain Llama shape: vm/gpu/wide_quantised.cu and the like. */
+  MK_GPU_IMAGE_WIDE_QUANTISED,
+  MK_GPU_IMAGE_WIDE_QUANTISED_RECORDING,
+  MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED,
+  MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_RECORDING,
+  MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_SAMPLING,
+  MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_SAMPLING_RECORDING,
   /* For several GPUs that share a model, without recorders: vm/gpu/ranks.cu, rows_ranks.cu, wide_ranks.cu and so on. */
   MK_GPU_IMAGE_RANKS,
   MK_GPU_IMAGE_RANKS_FAMILIES,
@@ -52,6 +59,8 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_WIDE_RANKS,
   MK_GPU_IMAGE_WIDE_SLOTS_RANKS,
+  MK_GPU_IMAGE_WIDE_RANKS_QUANTISED,
+  MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED,
   MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, /* mk_wide_kernel that samples, vm/gpu/wide_slots_sampling.cu */
   MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */

@@ -1,11 +1,13 @@
 // Weights as strips of 128 columns, whatever their form: codes of eight or four bits with scales (vm/program/strips.h),
 // or eight steps of bf16, as the head has them beside quantised layers. A strip is a chain of sums, and so the piece of
-// a row tile that one warp multiplies. For the kernels of quantised weights alone.
+// a row tile that one warp multiplies.
 //
 // A page has as many whole strips as there is room for: 7 of eight bits, 12 to 15 of four, 4 of bf16. Row tiles that
-// lie side by side in memory follow each other without a gap; parts of K begin a page for each row tile.
+// lie side by side in memory follow each other without a gap; parts of K begin a page for each row tile. (Of wide steps
+// it has one strip of each of four row tiles: wide_copies.cuh.)
 #pragma once
 #include "instructions/tile/codes.cuh"
+#include "instructions/tile/group.cuh"
 #include "vm/gpu/device.cuh"
 #include "vm/program/strips.h"
 
@@ -266,7 +268,9 @@ struct any_nibble_form {
 template <typename worker>
 __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   bool one_scale = b.scale.ranges == 1;
-  if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
+  if constexpr (!MK_GPU_QUANTISED) {
+    work(plain_form(b));
+  } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
     work(nibble_form<false>(b));
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
     work(nibble_form<true>(b));
@@ -279,6 +283,16 @@ __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   } else {
     work(plain_form(b));
   }
+}
+
+// The strip of a warp as the part of a warpgroup's left operand that is its own. `left`: of its steps, so many are
+// there.
+__device__ inline void load_strip(tile::weight_chain &to, const mk_gpu_buffer &b, const uint8_t *strip, uint32_t left) {
+  with_form(b, [&](const auto &form) {
+    form.template each<true>(
+        b, strip, tile::lane(), left, [] {},
+        [&](uint32_t i, const tile::weight_tile &weights) { tile::set_step(to, i, weights); });
+  });
 }
 
 }  // namespace mk

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
+#include "vm/program/strips.h"
 
 size_t mk_gpu_map_count(const mk_gpu *gpu) {
   return gpu->rows > MK_MAX_ROWS ? gpu->program->buffer_count + gpu->more_buffers : 0;
@@ -30,16 +31,18 @@ static map_shape shape_of_lines(const mk_buffer *b) {
                      .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES / 2}};
 }
 
-/* Boxes of a chain of four row tiles of a weight: words of a step, steps, row tiles. */
+/* Boxes of a chain of four row tiles of a weight: words of a piece, pieces, row tiles. */
 static map_shape shape_of_weight(const mk_buffer *b) {
-  enum { STEP_WORDS = 128 };
-  uint64_t steps = mk_buffer_grid_cols(b);
-  return (map_shape){.type = MK_CU_TENSOR_U32,
+  const bool quantised = mk_dtype_is_quantised(b->dtype);
+  const uint32_t pieces = mk_wide_gpu_pieces(b->dtype), steps = mk_buffer_grid_cols(b);
+  const uint32_t words = (quantised ? mk_strip_bytes(b) / pieces : MK_TILE * MK_TILE * 2) / 8;
+  const uint64_t all = quantised ? (steps + MK_STRIP_STEPS - 1) / MK_STRIP_STEPS * pieces : steps;
+  return (map_shape){.type = MK_CU_TENSOR_U64,
                      .swizzle = MK_CU_TENSOR_SWIZZLE_NONE,
                      .rank = 3,
-                     .sizes = {STEP_WORDS, steps, mk_buffer_grid_rows(b)},
-                     .strides = {STEP_WORDS * UINT64_C(4), steps * STEP_WORDS * 4},
-                     .box = {STEP_WORDS, MK_CHAIN_COLS / MK_TILE, MK_WIDE_GPU_UNIT_TILES / 2}};
+                     .sizes = {words, all, mk_buffer_grid_rows(b)},
+                     .strides = {words * UINT64_C(8), all * words * 8},
+                     .box = {words, pieces, MK_WIDE_GPU_UNIT_TILES / 2}};
 }
 
 /* What lies beyond the buffer, or beyond a share of it, comes as zeros. */

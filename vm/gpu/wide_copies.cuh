@@ -55,16 +55,17 @@ __device__ inline uint32_t page_barrier(const wide_loader &l, const stage_cursor
 // no more lines are active. What the buffer does not have comes as zeros.
 struct streamed {
   const mk_gpu_tensor_map *map;
-  uint32_t row, col;  // row tile and step, or line and column
-  bool halves;        // of the line tile: both
-  bool groups;        // of a weight's row tiles: both warpgroups have some
+  uint32_t row, col;                                         // row tile and step, or line and column
+  bool halves;                                               // of the line tile: both
+  bool groups;                                               // of a weight's row tiles: both warpgroups have some
+  uint32_t bytes = MK_GPU_PAGE_BYTES, pieces = CHAIN_STEPS;  // of a weight: of four row tiles' chains, and of a chain
 
   __device__ bool load_weights(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t chain,
                                uint32_t first) const {
-    if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
+    if (!open_page(l, stage, page, bytes)) {
       return false;
     }
-    tile::solid_load(page_address(l, stage, page), map, 0, col + chain * CHAIN_STEPS, row + first,
+    tile::solid_load(page_address(l, stage, page), map, 0, col + chain * pieces, row + first,
                      page_barrier(l, stage, page));
     return true;
   }
@@ -106,7 +107,15 @@ __device__ inline const mk_gpu_tensor_map *map_of(const device &d, uint32_t buff
 }
 
 __device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
-  return {map_of(d, operand.buffer), operand.row, operand.col, false, !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
+  streamed weights = {map_of(d, operand.buffer), operand.row, operand.col, false,
+                      !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
+  if constexpr (MK_GPU_QUANTISED) {
+    const mk_gpu_buffer &b = d.buffer(operand);
+    weights.bytes = GROUP_TILES * b.strip_bytes;
+    weights.pieces = mk_wide_gpu_pieces(b.dtype);
+    weights.col = operand.col * weights.pieces / CHAIN_STEPS;  // codes begin with whole strips
+  }
+  return weights;
 }
 
 // The lines of a tile that are active.

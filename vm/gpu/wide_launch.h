@@ -3,6 +3,8 @@
 #ifndef MK_GPU_WIDE_LAUNCH_H
 #define MK_GPU_WIDE_LAUNCH_H
 
+#include "vm/program/program.h"
+
 enum {
   MK_WIDE_GPU_THREADS = 384,
   MK_WIDE_GPU_SHARED_BYTES = 227 * 1024, /* all that a block may have */
@@ -18,5 +20,11 @@ enum {
   MK_WIDE_GPU_KEPT_FLOATS = 32 * (16 * 4 + 4),
   MK_WIDE_GPU_SCRATCH_FLOATS = MK_WIDE_GPU_WARPS * (MK_WIDE_GPU_LEVELS - 1) * MK_WIDE_GPU_KEPT_FLOATS, /* of a block */
 };
+
+/* Pieces that a tensor map has of a strip of 128 columns (vm/program/strips.h): the steps of bf16, of which an operand
+ * may begin with any. A piece has at most 256 words of eight bytes. */
+MK_HOST_DEVICE static inline uint32_t mk_wide_gpu_pieces(uint32_t dtype) {
+  return dtype == MK_DTYPE_BF16 ? MK_CHAIN_COLS / MK_TILE : dtype == MK_DTYPE_I4 ? 1 : 2;
+}
 
 #endif

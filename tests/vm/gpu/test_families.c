@@ -37,11 +37,13 @@ static const struct {
     {"olmo2", ",\"attention_bias\":true", false},
 };
 
-static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t ranks, uint32_t rows, bool sampling) {
+static mk_gpu_image_part image_of_options(const mk_graph *graph, mk_compile_options options) {
   mk_program *program;
   mk_gpu *gpu;
   fake_gpu kernel;
-  const mk_compile_options options = {.sms = 5, .ranks = ranks, .max_seq = 256, .rows = rows, .sampling = sampling};
+  const uint32_t ranks = options.ranks, rows = options.rows;
+  options.sms = 5;
+  options.max_seq = 256;
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   fake_gpu_start(&kernel)->devices = 2; /* a driver is asked for their number once */
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%u ranks, %u rows: %s", ranks, rows,
@@ -50,6 +52,10 @@ static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t ranks, u
   mk_gpu_free(gpu);
   mk_program_free(program);
   return part;
+}
+
+static mk_gpu_image_part image_of_graph(const mk_graph *graph, uint32_t ranks, uint32_t rows, bool sampling) {
+  return image_of_options(graph, (mk_compile_options){.ranks = ranks, .rows = rows, .sampling = sampling});
 }
 
 static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t ranks, uint32_t rows, bool sampling) {
@@ -90,6 +96,39 @@ Test(gpu_families, quantised_weights_have_kernels_of_their_own) {
                        "biased %d, %u ranks, %u rows, sampling %d", biased, ranks, rows, sampling);
         }
       }
+    }
+    mk_graph_free(graph);
+  }
+}
+
+/* Of wide steps, too. */
+Test(gpu_families, wide_steps) {
+  static const struct {
+    uint32_t ranks, rows, slots;
+    bool sampling;
+    mk_gpu_image_part plain, quantised;
+  } of[] = {
+      {1, 128, 1, false, MK_GPU_IMAGE_WIDE, MK_GPU_IMAGE_WIDE_QUANTISED},
+      {1, 64, 64, false, MK_GPU_IMAGE_WIDE_SLOTS, MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED},
+      {1, 64, 64, true, MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_SAMPLING},
+      {2, 128, 1, false, MK_GPU_IMAGE_WIDE_RANKS, MK_GPU_IMAGE_WIDE_RANKS_QUANTISED},
+      {2, 64, 64, false, MK_GPU_IMAGE_WIDE_SLOTS_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED},
+  };
+  for (int quantised = 0; quantised < 2; quantised++) {
+    mk_config config;
+    mk_graph *graph;
+    cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+    config.head_dim = 128;
+    config.intermediate = 1024;
+    if (quantised != 0) {
+      mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
+    }
+    cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+      const mk_compile_options options = {
+          .ranks = of[i].ranks, .rows = of[i].rows, .slots = of[i].slots, .sampling = of[i].sampling};
+      cr_expect_eq(image_of_options(graph, options), quantised != 0 ? of[i].quantised : of[i].plain,
+                   "quantised %d, case %zu", quantised, i);
     }
     mk_graph_free(graph);
   }

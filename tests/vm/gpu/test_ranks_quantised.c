@@ -1,6 +1,6 @@
 /* Quantised weights and a KV cache in fp8 of several ranks, over a driver without a GPU (tests/fake_cuda): where a
  * kernel would look for strips and blocks, by its word and its table of buffers, each rank has what one GPU has there,
- * and nothing lies on two of them. */
+ * and nothing lies on two of them. The same of weights by the tensor maps of wide steps, of one rank, too. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,12 +37,20 @@ typedef struct rig {
   char name[96];
   mk_program *program, *program_of_one;
   mk_gpu *gpu, *one;
+  bool wide;
 } rig;
 
+/* Wide steps, of one sequence, have a cache of bf16 so far. */
 static mk_program *compile(const mk_config *config, uint32_t ranks, uint32_t rows) {
   mk_graph *graph;
   mk_program *program;
-  const mk_compile_options options = {.sms = 4, .ranks = ranks, .max_seq = 256, .rows = rows, .kv = MK_DTYPE_E4M3};
+  const bool wide = rows > MK_MAX_ROWS;
+  const mk_compile_options options = {.sms = 4,
+                                      .ranks = ranks,
+                                      .max_seq = 256,
+                                      .rows = rows,
+                                      .slots = wide,
+                                      .kv = wide ? MK_DTYPE_BF16 : MK_DTYPE_E4M3};
   cr_assert_eq(mk_llama_graph(config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
@@ -111,6 +119,38 @@ static void expect_strips(const rig *r, const mk_operand *o, const mk_gpu_buffer
   }
 }
 
+static fake_map map_of(const mk_gpu *gpu, uint32_t number) {
+  fake_map map;
+  const mk_gpu_peers *peers = gpu->params.peers;
+  const uint8_t *maps = gpu->ranks > 1 ? address(peers->maps) : (const uint8_t *)gpu->params.maps;
+  memcpy(&map, maps + number * sizeof(mk_gpu_tensor_map), sizeof map);
+  return map;
+}
+
+/* The same strips as the loader for wide steps copies them: of four row tiles at a time, those of the operand and
+ * others (vm/gpu/wide_copies.cuh). */
+static void expect_copies(const rig *r, const mk_gpu *gpu, const mk_operand *o, const mk_gpu_buffer *of_one) {
+  const fake_map map = map_of(gpu, o->buffer);
+  const uint64_t piece = map.box[0] * UINT64_C(8), pieces = mk_wide_gpu_pieces(of_one->dtype);
+  const bool plain = of_one->dtype == MK_DTYPE_BF16;
+  const uint64_t pitch =
+      plain ? of_one->grid_cols * piece : (of_one->grid_cols + MK_STRIP_STEPS - 1) / MK_STRIP_STEPS * pieces * piece;
+  cr_assert(map.type == MK_CU_TENSOR_U64 && map.rank == 3 && map.box[1] == pieces && map.box[2] == 4, "%s", r->name);
+  cr_assert_eq(piece * pieces, of_one->strip_bytes, "%s", r->name);
+  cr_assert_leq(4 * of_one->strip_bytes, MK_GPU_PAGE_BYTES, "%s", r->name);
+  for (uint32_t row = o->row; row < (uint32_t)o->row + o->rows; row++) {
+    cr_assert_lt(row, map.sizes[2], "%s: row tile %u", r->name, row);
+    for (uint32_t step = 0; step < o->cols; step += MK_STRIP_STEPS) {
+      const uint64_t first = (o->col + step) * pieces / MK_STRIP_STEPS;
+      for (uint64_t i = first; i < first + pieces && i < map.sizes[1]; i++) {
+        cr_assert_eq(memcmp((const uint8_t *)map.address + row * map.strides[1] + i * map.strides[0],
+                            address(of_one->address + row * pitch + i * piece), piece),
+                     0, "%s: row tile %u, piece %u", r->name, row, (uint32_t)i);
+      }
+    }
+  }
+}
+
 /* The blocks of an operand's KV head, as kernels find them. */
 static void expect_blocks(const rig *r, const mk_operand *o, const mk_gpu_buffer *own, const mk_gpu_buffer *of_one) {
   const uint64_t pair = 2 * own->block_tokens * (own->head_dim + 2u);
@@ -134,17 +174,20 @@ static void expect_instruction(const rig *r, const mk_gpu *gpu, size_t index, ui
     const mk_operand *o = &in->operands[slot];
     const mk_buffer *b = &r->program->buffers[o->buffer];
     const bool tiles = info->operands[slot].store == MK_OPERAND_STORE_TILES;
-    if (o->rows == 0 || info->operands[slot].extent != MK_EXTENT_PART || (!tiles && b->kind != MK_KIND_KV)) {
+    if (o->rows == 0 || info->operands[slot].extent != MK_EXTENT_PART ||
+        (!tiles && (r->wide || b->kind != MK_KIND_KV))) {
       continue;
     }
     const mk_operand *part = &word.parts[info->operands[slot].place];
     const mk_gpu_buffer own = descriptor(gpu, part->buffer),
                         of_one = descriptor(r->one, (uint32_t)mk_program_find_buffer(r->program_of_one, b->name));
     cr_assert(part->row == o->row && part->col == o->col, "%s: tiles keep their numbers", r->name);
-    if (tiles) {
-      expect_strips(r, part, &own, &of_one);
-    } else {
+    if (!tiles) {
       expect_blocks(r, part, &own, &of_one);
+    } else if (r->wide) {
+      expect_copies(r, gpu, part, &of_one);
+    } else {
+      expect_strips(r, part, &own, &of_one);
     }
     seen[tiles ? 0 : 1] += mk_dtype_is_quantised(b->dtype);
   }
@@ -170,13 +213,17 @@ static void expect_bytes_of_one(size_t form, uint32_t ranks, uint32_t rows) {
   fake_gpu kernel;
   fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_config config;
-  rig r;
+  rig r = {.wide = rows > MK_MAX_ROWS};
   snprintf(r.name, sizeof r.name, "%s, %u ranks, %u rows", forms[form].name, ranks, rows);
   cuda->devices = 3; /* a driver is asked for their number once */
   kernel.ranks = ranks;
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   config.layers = 2;
   config.intermediate = 1040; /* whose last strip is not whole, and parts of K */
+  if (r.wide && ranks > 1) {  /* units of eight row tiles */
+    config.head_dim = 128;
+    config.intermediate = 1024;
+  }
   mk_synth_quantise(&config, forms[form].codes, forms[form].group, forms[form].scale, forms[form].zeros);
   r.program = compile(&config, ranks, rows);
   r.program_of_one = compile(&config, 1, rows);
@@ -191,16 +238,18 @@ static void expect_bytes_of_one(size_t form, uint32_t ranks, uint32_t rows) {
   upload_all(r.one, r.program_of_one);
   write_caches(r.gpu, r.program);
   write_caches(r.one, r.program_of_one);
-  expect_shares(&r);
+  if (ranks > 1) {
+    expect_shares(&r);
+  }
   for (size_t q = 0; q < r.program->queue_count; q++) {
     const mk_queue *queue = &r.program->queues[q];
-    const mk_gpu *gpu = r.gpu->of_rank[mk_queue_rank(r.program, q)];
+    const mk_gpu *gpu = ranks > 1 ? r.gpu->of_rank[mk_queue_rank(r.program, q)] : r.gpu;
     uint32_t seen[2] = {0};
     for (size_t i = queue->first; i < (size_t)queue->first + queue->count; i++) {
       expect_instruction(&r, gpu, i, seen);
     }
     cr_assert_neq(seen[0], 0, "%s: queue %zu reads no codes", r.name, q);
-    cr_assert(q % r.program->machine.sms != 0 || seen[1] != 0, "%s: a rank has no KV head", r.name);
+    cr_assert(r.wide || q % r.program->machine.sms != 0 || seen[1] != 0, "%s: a rank has no KV head", r.name);
   }
   mk_gpu_free(r.one);
   mk_gpu_free(r.gpu);
@@ -213,6 +262,8 @@ Test(gpu_ranks_quantised, have_the_bytes_of_one_gpu) {
   for (size_t form = 0; form < sizeof forms / sizeof forms[0]; form++) {
     expect_bytes_of_one(form, 2, 1);
     expect_bytes_of_one(form, 2, 16);
+    expect_bytes_of_one(form, 1, 128);
+    expect_bytes_of_one(form, 2, 128);
     expect_bytes_of_one(form, 3, 4); /* more ranks than KV heads: rows of q, k and v lie by ranges of the shape */
   }
 }
