@@ -360,10 +360,10 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
 }
 
-/* Whether a GPU, or several, take wide programs of these options: not yet of quantised caches, nor such that draw on
- * several (vm/gpu/refuse.c, refuse_wide.c). */
+/* Whether a GPU, or several, take wide programs of these options: not yet such that draw on several (vm/gpu/refuse.c,
+ * refuse_wide.c). */
 static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
-  return wide->kv == MK_DTYPE_BF16 && !(wide->sampling && wide->ranks > 1) && mk_is_wide(graph, wide) &&
+  return !(wide->sampling && wide->ranks > 1) && mk_is_wide(graph, wide) &&
          mk_wide_shares(graph, wide->ranks > 1 ? wide->ranks : 1);
 }
 

@@ -3,6 +3,7 @@
 // the step, which stay. After the last token V is zero up to the next whole part of 32 tokens, so that what ATTEND
 // multiplies is numbers. Waits: q, k and v of all line tiles. Signals: that the head's cache is up to date.
 #pragma once
+#include "instructions/append_codes.cuh"
 #include "instructions/append_tiles.cuh"
 
 namespace mk {
@@ -17,6 +18,14 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
   const appended of = {first, end, (end + PART_TOKENS - 1) / PART_TOKENS * PART_TOKENS};
   uint8_t *room = shared_memory + MK_GPU_ACTIVATION_AT + c.d.warp * APPEND_BYTES;
   consumers_wait(c, in);
+  if (keeps_codes(b)) {
+    append_codes(c, in, end - first, [&](uint32_t line) {
+      uint32_t position = first + line;
+      return appended_place{code_pair(b, __ldg(table + position / 64), kv.col), position % 64};
+    });
+    consumers_signal(c, in);
+    return;
+  }
   // Item i is of K or of V, of some dims, of a tile of tokens.
   uint32_t items = (of.whole / APPEND_TOKENS - from) * parts * 2;
 #pragma unroll 1

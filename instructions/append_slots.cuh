@@ -4,6 +4,7 @@
 // after the last token: ATTEND leaves out what lies there. Waits: q, k and v of all line tiles. Signals: that the
 // head's cache is up to date.
 #pragma once
+#include "instructions/append_codes.cuh"
 #include "instructions/append_tiles.cuh"
 
 namespace mk {
@@ -120,6 +121,18 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
   };
   uint4 next = row_from(0);
   consumers_wait(c, in);
+  if (const mk_gpu_buffer &b = c.d.buffer(in.parts[MK_PART_APPEND_kv]); keeps_codes(b)) {
+    append_codes(c, in, count, [&](uint32_t line) {
+      const uint4 row = __ldg(rows + line);
+      if ((row.w & MK_ROW_ACTIVE) == 0) {
+        return appended_place{nullptr, 0};
+      }
+      uint64_t block = __ldg(head.table + static_cast<uint64_t>(row.x) * head.entries + row.y / 64);
+      return appended_place{code_pair(b, block, in.parts[MK_PART_APPEND_kv].col), row.y % 64};
+    });
+    consumers_signal(c, in);
+    return;
+  }
 #pragma unroll 1
   for (uint32_t base = 0; base < count; base += 32) {
     uint32_t lane = tile::lane();

@@ -61,7 +61,7 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
              [&](uint16_t *to) { tile::store_rows<steps / 2>(to, cols, lines_of_warp(c, out), span.o, factors); });
 }
 
-__device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
+__device__ __forceinline__ void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
   consumers_wait(c, in);
   if (active_lines(c.d, in.parts[MK_PART_ATTEND_q].row) != 0) {
     if (c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim == 64) {

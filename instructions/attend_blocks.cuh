@@ -15,6 +15,7 @@
 #pragma once
 #include "instructions/attend_part.cuh"
 #include "instructions/tile/rows.cuh"
+#include "vm/gpu/wide_copies.cuh"
 #include "vm/gpu/wide_packer.cuh"
 
 namespace mk {
@@ -225,24 +226,29 @@ __device__ inline void add_tree(const wide_consumer &c, uint32_t number, attende
   }
 }
 
+// Whether the instruction at hand attends to a cache of codes.
+__device__ inline bool attends_codes(const wide_consumer &c) {
+  return MK_GPU_QUANTISED && tile::uniform(keeps_codes(c.d.buffer(instruction_at_hand(c).parts[MK_PART_ATTEND_kv])));
+}
+
 // All blocks of the cache that some query sees.
 template <typename queries, uint32_t steps>
 __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[steps][4], attended<steps> &span) {
   enum {
     DIMS = steps * 16,
     BLOCK_PAGES = DIMS / 64,
-    STAGE_BLOCKS = MK_GPU_STAGE_PAGES / BLOCK_PAGES,
     VALUES_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0,  // in the block's last page
   };
   stage_cursor stage{tile::uniform(next_stage(c).at)};
   uint32_t at = 0;
-  // Of the stage; computed anew, since registers are short.
-  auto page_at_hand = [&] { return tile::anew(at) / BLOCK_TOKENS * BLOCK_PAGES % MK_GPU_STAGE_PAGES; };
+  // Of codes every other page has panels. Computed anew, since registers are short.
+  auto each = [&] { return attends_codes(c) ? 2u : 1u; };
+  auto page_at_hand = [&] { return tile::anew(at) / BLOCK_TOKENS * (BLOCK_PAGES * each()) % MK_GPU_STAGE_PAGES; };
 #pragma unroll 1
   do {
-    uint32_t page = page_at_hand();
+    uint32_t page = page_at_hand() + each() - 1;
     tile::panel keys = wait_packed(c, stage, page);
-    tile::panel values = tile::panel_at(wait_packed(c, stage, page + BLOCK_PAGES - 1), VALUES_AT);
+    tile::panel values = tile::panel_at(wait_packed(c, stage, page + (BLOCK_PAGES - 1) * each()), VALUES_AT);
     const queries of = queries::at_hand(c);
     if (at < of.group_end) {
       if (at % SPAN_TOKENS == 0 && at != 0) {
@@ -251,9 +257,16 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
       }
       attend_block<steps>(keys, values, q, at, of, span);
     }
+    if (each() == 2) {
+#pragma unroll 1
+      for (uint32_t i = 0; i < 2 * BLOCK_PAGES; i++) {
+        release_page(c, stage, page_at_hand() + i, 1);
+      }
+    } else {
 #pragma unroll
-    for (uint32_t i = 0; i < BLOCK_PAGES; i++) {
-      release_page(c, stage, page_at_hand() + i, 1);
+      for (uint32_t i = 0; i < BLOCK_PAGES; i++) {
+        release_page(c, stage, page_at_hand() + i, 1);
+      }
     }
     at += BLOCK_TOKENS;
     if (page_at_hand() == 0) {

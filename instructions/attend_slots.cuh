@@ -189,9 +189,15 @@ __device__ __forceinline__ void add_part(const wide_consumer &c, const uint8_t *
     limits[h] = end > at ? end - at : 0;
   }
   part_sums part;
-  attend_part<false>(
-      keys, values, [&](uint32_t step) { return make_uint2(q[step][0], q[step][2]); }, tile::lane(), halves, limits,
-      tile::uniform(item.end) - at, part);
+  auto fragment = [&](uint32_t step) { return make_uint2(q[step][0], q[step][2]); };
+  uint32_t tokens = tile::uniform(item.end) - at;
+  if (attends_codes(c)) {
+    uint32_t scales = scales_after(at / PART_TOKENS % 2, halves);
+    attend_part<false, true>(keys, values, fragment, tile::lane(), halves, limits, tokens, part,
+                             {scales, scales - c.d.warp % halves * 2048});
+  } else {
+    attend_part<false>(keys, values, fragment, tile::lane(), halves, limits, tokens, part);
+  }
   const line_factors factors = raise_tops(span.top, part.top);
   const float total[2] = {part.total.value[0], part.total.value[1]};
   add_totals(span.total, total, factors);
@@ -216,7 +222,8 @@ __device__ __forceinline__ void attend_few_block(const wide_consumer &c, const u
   }
 #pragma unroll 1
   for (uint32_t part = 0; part < BLOCK_TOKENS && at + part < end; part += PART_TOKENS) {
-    add_part<halves>(c, keys + part * halves * 128, values + part * halves * 128, q, at + part, span);
+    uint32_t offset = part_offset(attends_codes(c), part / PART_TOKENS, halves);
+    add_part<halves>(c, keys + offset, values + offset, q, at + part, span);
   }
   tile::fence_shared_for_copies();
 }
@@ -243,7 +250,7 @@ __device__ __forceinline__ void attend_few_blocks(wide_consumer &c, const uint32
         continue;
       }
       more = true;
-      const uint8_t *keys = wait_page(c, stage, page), *values = keys + MK_GPU_PAGE_BYTES / 2;
+      const uint8_t *keys = wait_page(c, stage, page), *values = keys + values_at(attends_codes(c), 1);
       if (halves == 2) {
         values = wait_page(c, stage, page + 1) + c.d.warp % 2 * (MK_GPU_PAGE_BYTES / 8);
       }
@@ -325,7 +332,7 @@ __device__ inline void push_items(const wide_consumer &c) {
   }
 }
 
-__device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
+__device__ __forceinline__ void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
   consumers_wait(c, in);
   item_at_hand(c).turn = 0;
   __syncwarp();

@@ -164,17 +164,20 @@ __device__ inline uint32_t place_in_panel(uint32_t row, uint32_t lane) {
   return (row + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16;
 }
 
-// Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into
-// registers, and puts them back row by row. Where a lane stores of a tile (store_left) whose upper and lower eight rows
-// are `rows_bytes` apart: in the first columns of panels at `to`; in others it is that, exclusive-or with 16 times the
-// unit of 16 bytes.
+// Weight tiles (fragment.cuh) become panels, row by row. Where a lane stores of a tile (store_left) whose upper and
+// lower eight rows are `rows_bytes` apart: in the first columns of panels at `to`; in others it is that, exclusive-or
+// with 16 times the unit of 16 bytes.
 __device__ inline uint32_t place_in_panels(uint32_t to, uint32_t rows_bytes) {
   uint32_t at = lane();
   return to + at / 8 % 2 * rows_bytes + at % 8 * 128 + (at / 16 ^ at % 8) * 16;
 }
 
-// Sixteen rows of `tiles` tiles side by side become panels of 64 columns, one after the other: first those of the upper
-// eight rows, then those of the lower ones.
+// Sixteen rows of tiles side by side become panels of 64 columns, one after the other: first those of the upper eight
+// rows, then those of the lower ones. place: place_in_panels, of rows `tiles` x 256 bytes apart; i: which tile.
+__device__ inline void put_in_strip(uint32_t place, uint32_t i, const weight_tile &tile) {
+  store_left((place ^ i % 4 * 32) + i / 4 * 1024, tile.word);
+}
+// The same in the place where the tiles are.
 template <uint32_t tiles>
 __device__ inline void strip_to_panels(uint8_t *from) {
   weight_tile tile[tiles];
@@ -186,7 +189,7 @@ __device__ inline void strip_to_panels(uint8_t *from) {
   __syncwarp();  // all of them are in registers
 #pragma unroll
   for (uint32_t i = 0; i < tiles; i++) {
-    store_left((to ^ i % 4 * 32) + i / 4 * 1024, tile[i].word);
+    put_in_strip(to, i, tile[i]);
   }
 }
 
@@ -202,9 +205,14 @@ __device__ inline void clear_columns(uint8_t *from, uint32_t columns) {
   *reinterpret_cast<uint4 *>(from + lane() * 16) = make_uint4(tile.word[0], tile.word[1], tile.word[2], tile.word[3]);
 }
 
-// Makes panels of 32 rows by 64 columns, of which four tiles side by side lie `stride` bytes apart, and after them the
-// tiles of the other sixteen rows. Where each pair of tiles was there is then a group of eight rows. Columns from
-// `columns` on, a multiple of 16, become zeros.
+// Panels of 32 rows by 64 columns, of eight tiles: two of the first sixteen columns, and so on. Groups of eight rows
+// are `stride` bytes apart. place: place_in_panels, of rows so far apart.
+template <uint32_t stride>
+__device__ inline void put_in_square(uint32_t place, uint32_t i, const weight_tile &tile) {
+  store_left((place ^ i / 2 * 32) + i % 2 * 2 * stride, tile.word);
+}
+// The same in the place where the tiles are: pairs of the same columns side by side, the others `stride` bytes apart;
+// where each pair was there is then a group of eight rows. Columns from `columns` on, a multiple of 16, become zeros.
 template <uint32_t stride>
 __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
   weight_tile tile[8];
@@ -220,7 +228,7 @@ __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
   __syncwarp();  // all of them are in registers
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {
-    store_left((to ^ i / 2 * 32) + i % 2 * 2 * stride, tile[i].word);
+    put_in_square<stride>(to, i, tile[i]);
   }
 }
 // Of `squares` such squares side by side, taken as one operand whose groups of eight rows are 1024 bytes apart: which

@@ -1,5 +1,6 @@
-/* A KV cache in fp8 on the GPU: every instruction of one row and of several beside its plain C reference, alone, in
- * company and in repeated launches; and the bits of a bf16 cache that has what the codes stand for. */
+/* A KV cache in fp8 on the GPU: every instruction of one row, of several and of wide steps beside its plain C
+ * reference, alone, in company and in repeated launches; and the bits of a bf16 cache that has what the codes stand
+ * for. */
 #include <stdio.h>
 #include <string.h>
 
@@ -158,6 +159,10 @@ void test_kv(bool quick) {
     test_one_row_of(&shapes[i]);
     if (!quick || i < 2 || i + 1 == SHAPES) {
       test_rows_of(&shapes[i], late, quick);
+    }
+    if (!config_of(&shapes[i]).qk_norm && (!quick || i < 2 || i + 1 == SHAPES)) { /* wide steps: plain Llama shape */
+      test_prompts_of(&shapes[i], i == 0 ? MK_MOST_ROWS : MK_WIDE_ROWS, quick);
+      test_many_of(&shapes[i], i == 1 ? 128 : 64, quick);
     }
     if (shapes[i].change == NULL) {
       compare_caches(&shapes[i], 1);

@@ -50,6 +50,7 @@ static bool open_keeping(const shape *s, const char *on, uint32_t rows, bool kee
                                .slots = rows > MK_MAX_ROWS ? 1 : 0,
                                .max_seq = s->max_seq,
                                .keep_values = keep,
+                               .kv = kv,
                                .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);

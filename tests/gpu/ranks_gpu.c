@@ -530,6 +530,8 @@ static void test_fp8_caches(bool quick) {
   compare_rows("tiny", ", cache in fp8", NULL, 2, 4, tokens);
   compare_rows("tiny", " in int4, cache in fp8", have_int4, 2, 16, tokens);
   compare_many("tiny", " in fp8, cache in fp8", have_fp8, 2, 16, 20); /* prompts of up to 700 tokens */
+  compare_prompt("llama-3.2-1b", ", cache in fp8", NULL, 2, 512, 700, 8);
+  compare_many("tiny", " in fp8 with heads of 64 dims, cache in fp8", have_heads_of_64_in_fp8, 2, 64, 72);
   if (!quick) {
     compare("llama-3.1-8b", " of 4 layers in fp8, cache in fp8", have_four_layers_in_fp8, 4, steps); /* 128 dims */
     compare_rows("llama-3.1-8b", " of 4 layers in fp8, cache in fp8", have_four_layers_in_fp8, 2, 16, tokens);

@@ -326,11 +326,6 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
-    if (mk_dtype_is_quantised(b->dtype) && b->kind == MK_KIND_KV && wide) {
-      return mk_error(MK_ERR_FILE,
-                      "buffer %s: a KV cache in fp8 (%s) in steps of %u rows is not yet on a GPU: it takes up to %d",
-                      b->name, mk_dtype_name(b->dtype), mk_program_rows(program), MK_MAX_ROWS);
-    }
     if (b->store == MK_STORE_BLOCKS && b->head_dim > MOST_HEAD_DIM) {
       return mk_error(MK_ERR_FILE, "buffer %s: heads of %u dims are not yet on a GPU: use --device cpu", b->name,
                       b->head_dim);

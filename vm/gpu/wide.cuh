@@ -23,8 +23,9 @@ namespace mk {
 struct packing {    // what the loader asks of the packers, page by page
   uint32_t stage;   // where it begins
   uint32_t tokens;  // whole stages of them; 0: the launch ends
-  uint32_t head_dim;
+  uint32_t form;    // dims of a head; and PACKS_CODES: they are codes (one word, since registers are short)
 };
+enum : uint32_t { PACKS_CODES = 0x10000 };
 
 enum { WARP_QUERIES = 16, PACKERS = 2 };
 

@@ -5,6 +5,7 @@
 // whole number of blocks of the cache.
 #pragma once
 #include "instructions/linear_operands.cuh"
+#include "vm/gpu/strips.cuh"
 #include "vm/gpu/wide.cuh"
 
 namespace mk {
@@ -243,6 +244,15 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
 __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &kv, const stage_cursor &stage,
                                        uint32_t page, uint64_t block, uint32_t number) {
   const mk_gpu_buffer &b = l.d.buffer(kv);
+  if (keeps_codes(b)) {
+    uint32_t bytes = code_page_bytes(b);
+    if (!open_page(l, stage, page, bytes)) {
+      return false;
+    }
+    tile::bulk_load(page_address(l, stage, page), code_pair(b, block, kv.col) + number * bytes, bytes,
+                    page_barrier(l, stage, page));
+    return true;
+  }
   uint32_t run_bytes = b.block_tokens * b.head_dim * 4;
   if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
     return false;
@@ -254,19 +264,24 @@ __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &k
   return true;
 }
 
-// By one lane: so many pages of the blocks that the table names, in whole stages.
+// Pages of the ring that go with each page of a block that is packed: codes have a second one, for their panels.
+__device__ inline uint32_t packed_pages(const mk_gpu_buffer &kv) { return keeps_codes(kv) ? 2 : 1; }
+
+// By one lane: the blocks that the table names, as so many pages of the ring, in whole stages.
 __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
                                    uint32_t pages) {
   stage_cursor stage = l.stage;
   uint32_t block_pages = l.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim / 64;
+  uint32_t each = packed_pages(l.d.buffer(in.parts[MK_PART_ATTEND_kv]));
 #pragma unroll 1
   for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
-      const uint32_t number = at + page;
-      if (number < pages ? !load_block_page(l, in.parts[MK_PART_ATTEND_kv], stage, page,
-                                            __ldg(table + number / block_pages), number % block_pages)
-                         : !open_page(l, stage, page, 0)) {
+      const uint32_t number = (at + page) / each;
+      if (at + page < pages && (at + page) % each == 0
+              ? !load_block_page(l, in.parts[MK_PART_ATTEND_kv], stage, page, __ldg(table + number / block_pages),
+                                 number % block_pages)
+              : !open_page(l, stage, page, 0)) {
         return false;
       }
     }
@@ -275,7 +290,7 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
 }
 
 // Asks the packers for so many tokens, from the next stage on. False: everybody is to leave.
-__device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t head_dim) {
+__device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t form) {
   if (!wait_for_work(l.d, PACKING_EMPTY, (l.packings & 1) ^ 1)) {
     return false;
   }
@@ -283,7 +298,7 @@ __device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t hea
     volatile packing &wanted = wide_shared()->wanted;
     wanted.stage = l.stage.at;
     wanted.tokens = tokens;
-    wanted.head_dim = head_dim;
+    wanted.form = form;
     tile::arrive(l.d.barrier(PACKING_FULL));
   }
   __syncwarp();
@@ -309,14 +324,14 @@ __device__ inline bool load_tokens(wide_loader &l, const mk_instruction_word &in
                                    uint32_t tokens, bool waits) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
   uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
-  uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
+  uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES * packed_pages(b);
   if (tokens > ATTENDED_ALONE) {
     if (!all_agree(!tile::elect() || open_room(l))) {
       return false;
     }
     l.stage.keep();
   }
-  if (!want_packed(l, tokens, b.head_dim)) {
+  if (!want_packed(l, tokens, b.head_dim | (keeps_codes(b) ? PACKS_CODES : 0u))) {
     return false;
   }
   if (waits) {
