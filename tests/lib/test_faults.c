@@ -99,19 +99,22 @@ static void note_line(void *user, mkvm_log_level level, const char *line) {
   }
 }
 
-/* Opens the model for 64 requests in a step: so many there are, and a line says so where they are fewer. */
-static void expect_batch(size_t model, mkvm_kv kv, uint32_t batch, const char *words) {
+/* Opens the model on so many GPUs for 64 requests in a step: so many there are, and a line says so where they are
+ * fewer. */
+static void expect_batch(mkvm_kv kv, uint32_t ranks, uint32_t batch, const char *words) {
   char line[TEST_PATH] = "";
   fake_gpu kernel;
   mkvm_options options;
   mkvm_engine *engine;
   mkvm_info info;
-  config = test_model_config(model);
+  config = test_model_config(TEST_MODEL_TINY);
   test_model_write(&config, directory);
   fake_cuda *cuda = fake_gpu_start(&kernel);
   cuda->blocks_per_sm = 1 + 132 / FAKE_CUDA_SMS; /* the library compiles for an H200 */
+  cuda->devices = 2;                             /* a driver is asked for their number once */
+  kernel.ranks = ranks == 1 ? 0 : ranks;
   mkvm_options_init(&options);
-  options.device = "cuda";
+  options.device = ranks == 1 ? "cuda" : "cuda:0-1";
   options.max_batch = 64;
   options.max_context = 100;
   options.kv = kv;
@@ -127,9 +130,9 @@ static void expect_batch(size_t model, mkvm_kv kv, uint32_t batch, const char *w
 }
 
 Test(library_faults, as_many_requests_in_a_step_as_there_can_be) {
-  expect_batch(TEST_MODEL_TINY, MKVM_KV_BF16, 64, "");
-  expect_batch(TEST_MODEL_TINY, MKVM_KV_FP8, 16,
-               "requests in a step, with this model, cache and device: 16 instead of 64");
+  expect_batch(MKVM_KV_BF16, 1, 64, "");
+  expect_batch(MKVM_KV_FP8, 1, 64, "");
+  expect_batch(MKVM_KV_BF16, 2, 16, "requests in a step, with this model, cache and device: 16 instead of 64");
 }
 
 /* Requests in flight end with the error, those that wait get whole answers; and the engine goes on after that. */
