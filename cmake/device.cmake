@@ -10,12 +10,14 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     rows_families_sampling rows_families_sampling_recording
     quantised quantised_recording quantised_sampling quantised_sampling_recording
     rows_quantised rows_quantised_recording rows_quantised_sampling rows_quantised_sampling_recording
+    wide_families wide_families_recording wide_slots_families wide_slots_families_recording
+    wide_slots_families_sampling wide_slots_families_sampling_recording
     wide_quantised wide_quantised_recording wide_slots_quantised wide_slots_quantised_recording
     wide_slots_quantised_sampling wide_slots_quantised_sampling_recording
     ranks ranks_families ranks_quantised ranks_sampling ranks_families_sampling ranks_quantised_sampling
     rows_ranks rows_ranks_families rows_ranks_quantised
     rows_ranks_sampling rows_ranks_families_sampling rows_ranks_quantised_sampling
-    wide_ranks wide_slots_ranks wide_ranks_quantised wide_slots_ranks_quantised
+    wide_ranks wide_slots_ranks wide_ranks_families wide_slots_ranks_families wide_ranks_quantised wide_slots_ranks_quantised
     wide_slots_sampling wide_slots_sampling_recording mla fill bandwidth pack rank)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)

@@ -1,6 +1,7 @@
 /* APPEND: k, v [head_dim] fp32 of every active line go into the cache of a KV head, at the line's position, rounded as
- * the cache has them (bf16, or codes with a scale). One instruction has all lines of the step, and the cache has one
- * split. */
+ * the cache has them (bf16, or codes with a scale). With an eps they come in tiles of 18 columns, 16 values and their
+ * squares, and k is normed by the squares of its tiles. One instruction has all lines of the step, and the cache has
+ * one split. */
 #include "instructions/attention.h"
 
 mk_reference_result mk_reference_APPEND(mk_reference *machine, const mk_instruction *instruction) {
@@ -12,6 +13,11 @@ mk_reference_result mk_reference_APPEND(mk_reference *machine, const mk_instruct
   float *k = machine->scratch, *v = k + (size_t)lines * k_span.cols;
   if (!mk_stage_lines(machine, &k_span, 0, k, k_span.cols) || !mk_stage_lines(machine, &v_span, 0, v, v_span.cols)) {
     return MK_REFERENCE_WAIT;
+  }
+  const float eps = mk_param_float(instruction->params[MK_PARAM_APPEND_eps]);
+  if (eps != 0) {
+    mk_take_heads(k, lines, 1, kv.buffer->head_dim, true, eps);
+    mk_take_heads(v, lines, 1, kv.buffer->head_dim, false, eps);
   }
   mk_unit_view view = {.machine = machine,
                        .buffer = kv.buffer,

@@ -33,9 +33,8 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
     bool is_v = item % 2 != 0;
     uint32_t part = item / 2 % parts, token = (from + item / 2 / parts) * APPEND_TOKENS;
     uint64_t block = __ldg(table + token / 64);
-    stage_tokens(room,
-                 plain_lines<float>(c.d, in.parts[is_v ? MK_PART_APPEND_v : MK_PART_APPEND_k]) + part * APPEND_DIMS,
-                 cols, token, first, end);
+    stage_tokens(room, plain_lines<float>(c.d, in.parts[is_v ? MK_PART_APPEND_v : MK_PART_APPEND_k]),
+                 part * APPEND_DIMS, cols, token, first, end, !is_v, norm_of_keys(in, b.head_dim));
     uint8_t *to = tile::global<uint8_t>(b.address) + (block * b.cols + kv.col) * 256 * b.head_dim +
                   (is_v ? 128 * b.head_dim : 0) + (token / APPEND_TOKENS % 4 * parts + part) * (APPEND_DIMS / 16 * 512);
     put_tiles(room, to, is_v, token, of);

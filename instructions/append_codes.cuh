@@ -1,6 +1,7 @@
 // APPEND of the kernels for wide steps into a cache of e4m3, on the device: K and V of a token and head become codes with
 // a scale for each (kv_cache.cuh, append.c). A warp has every eighth line, several of them together.
 #pragma once
+#include "instructions/head_norms.cuh"
 #include "instructions/kv_cache.cuh"
 #include "vm/gpu/wide.cuh"
 
@@ -21,7 +22,7 @@ __device__ inline void append_codes(const wide_consumer &c, const mk_instruction
   const mk_gpu_buffer &kv = c.d.buffer(in.parts[MK_PART_APPEND_kv]);
   const float *from[2] = {plain_lines<float>(c.d, k), plain_lines<float>(c.d, v)};
   const uint32_t cols = c.d.buffer(k).cols, pair = tile::lane();
-  const bool more = kv.head_dim > 64;
+  const bool more = kv.head_dim > 64, normed = MK_GPU_FAMILIES && param(in, MK_PARAM_APPEND_eps) != 0;
 #pragma unroll 1
   for (uint32_t first = c.d.warp; first < count; first += MK_GPU_CONSUMER_WARPS * TOGETHER) {
     appended_place to[TOGETHER];
@@ -32,9 +33,18 @@ __device__ inline void append_codes(const wide_consumer &c, const mk_instruction
       to[i] = line < count ? find(line) : appended_place{nullptr, 0};
 #pragma unroll
       for (uint32_t which = 0; which < 2; which++) {
-        const float *own = from[which] + static_cast<uint64_t>(min(line, count - 1)) * cols + 2 * pair;
+        const float *row = from[which] + static_cast<uint64_t>(min(line, count - 1)) * cols;
+        const float *own = row + (normed ? pair / 8 * MK_SQUARED_TILE + pair % 8 * 2 : 2 * pair);
         values[i][which][0] = tile::load_l2<float2>(own);
-        values[i][which][1] = more ? tile::load_l2<float2>(own + 64) : values[i][which][0];
+        values[i][which][1] = more ? tile::load_l2<float2>(own + head_columns(c.d.buffer(k), 64)) : values[i][which][0];
+        if (normed && which == 0) {
+          float scale = head_scale(row, kv.head_dim, __uint_as_float(param(in, MK_PARAM_APPEND_eps)));
+#pragma unroll
+          for (uint32_t h = 0; h < 2; h++) {
+            values[i][0][h].x = __fmul_rn(values[i][0][h].x, scale);
+            values[i][0][h].y = __fmul_rn(values[i][0][h].y, scale);
+          }
+        }
       }
     }
 #pragma unroll

@@ -18,6 +18,7 @@ struct appended_head {
   uint32_t head_dim;
   const uint32_t *table;
   uint32_t entries;  // of a slot
+  appended_norm norm;
 
   // The tile of 16 tokens at that position, of K or of V, from its first dims on.
   __device__ uint8_t *tile_at(uint32_t slot, uint32_t position, bool is_v) const {
@@ -37,7 +38,8 @@ __device__ inline appended_head head_at_hand(const wide_consumer &c, const mk_in
           static_cast<uint64_t>(b.cols) * 256 * b.head_dim,
           tile::uniform(static_cast<uint32_t>(b.head_dim)),
           tile::global<const uint32_t>(table.address),
-          table.cols};
+          table.cols,
+          norm_of_keys(in, b.head_dim)};
 }
 
 // `count` lines from `line` on, the first one at `position`, all of one tile of tokens. By a warp.
@@ -48,8 +50,8 @@ __device__ inline void append_run(const appended_head &head, uint8_t *room, uint
   for (uint32_t i = 0; i < head.head_dim / APPEND_DIMS * 2; i++) {
     bool is_v = i % 2 != 0;
     uint32_t dims = i / 2 * APPEND_DIMS;
-    stage_tokens(room, (is_v ? head.v : head.k) + static_cast<uint64_t>(line) * head.cols + dims, head.cols, token,
-                 position, end);
+    stage_tokens(room, (is_v ? head.v : head.k) + static_cast<uint64_t>(line) * head.cols, dims, head.cols, token,
+                 position, end, !is_v, head.norm);
     put_tiles(room, head.tile_at(slot, position, is_v) + dims / 16 * 512, is_v, token, {position, end, end});
   }
 }
@@ -90,8 +92,17 @@ __device__ inline void append_lines(const appended_head &head, uint32_t warp, ui
       values[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       if ((lines >> at & 1) != 0) {
         to[i] = head.tile_at(slot, position, is_v);
-        values[i] =
-            tile::load_l2<float4>((is_v ? head.v : head.k) + static_cast<uint64_t>(base + at) * head.cols + dim);
+        values[i] = load_dims((is_v ? head.v : head.k) + static_cast<uint64_t>(base + at) * head.cols, dim,
+                              head.norm.eps != 0.0f);
+      }
+    }
+    if (MK_GPU_FAMILIES && head.norm.eps != 0.0f) {
+#pragma unroll
+      for (uint32_t i = 0; i < LINES_TOGETHER; i++) {
+        uint32_t at = warp + i * LINES_APART;
+        float scale = head_scale(head.k + static_cast<uint64_t>(base + ((lines >> at & 1) != 0 ? at : 0)) * head.cols,
+                                 head.head_dim, head.norm.eps);
+        multiply_dims(values[i], is_v ? 1.0f : scale);
       }
     }
     // Short code, which comes from far away: the next line moves to where the one at hand is.

@@ -1,6 +1,7 @@
 // What APPEND puts into the cache, on the device: rows of k or v as tiles of 16 tokens and 16 dims, as bf16, each by a
 // warp, of which a lane has the eight elements that lie together. Elements of other tokens stay as they are.
 #pragma once
+#include "instructions/head_norms.cuh"
 #include "instructions/tile/fragment.cuh"
 #include "vm/gpu/wide.cuh"
 
@@ -32,18 +33,51 @@ __device__ inline uint32_t append_place(uint32_t token, uint32_t unit) {
   return token * (APPEND_DIMS * 2) + (unit ^ token % 8) * 16;
 }
 
-// Sixteen tokens from `token` on of the dims from `from` on, whose rows are `cols` apart, the first one that of
-// position `first`; zeros where there is none. By whole rows into the warp's room, as bf16.
-__device__ inline void stage_tokens(uint8_t *room, const float *from, uint32_t cols, uint32_t token, uint32_t first,
-                                    uint32_t end) {
+// Four neighbouring dims of a row, from `dim` on: plain, or (squares) with the squares of each tile beside it.
+__device__ inline float4 load_dims(const float *row, uint32_t dim, bool squares) {
+  if (MK_GPU_FAMILIES && squares) {
+    const float *at = row + dim / MK_TILE * MK_SQUARED_TILE + dim % MK_TILE;
+    float2 low = tile::load_l2<float2>(at), high = tile::load_l2<float2>(at + 2);
+    return make_float4(low.x, low.y, high.x, high.y);
+  }
+  return tile::load_l2<float4>(row + dim);
+}
+__device__ inline void multiply_dims(float4 &values, float factor) {
+  values.x = __fmul_rn(values.x, factor);
+  values.y = __fmul_rn(values.y, factor);
+  values.z = __fmul_rn(values.z, factor);
+  values.w = __fmul_rn(values.w, factor);
+}
+
+// How heads of k come that are to be normed: an eps, 0 where they are not, and v then neither.
+struct appended_norm {
+  float eps;
+  uint32_t head_dim;
+};
+__device__ inline appended_norm norm_of_keys(const mk_instruction_word &in, uint32_t head_dim) {
+  return {MK_GPU_FAMILIES ? __uint_as_float(param(in, MK_PARAM_APPEND_eps)) : 0.0f, head_dim};
+}
+
+// Sixteen tokens from `token` on, of the dims from `dims` on of rows from `from` on, which are `cols` apart, the first
+// one that of position `first`; zeros where there is none. By whole rows into the warp's room, as bf16. keys: these are
+// heads of k, to be normed if any are.
+__device__ inline void stage_tokens(uint8_t *room, const float *from, uint32_t dims, uint32_t cols, uint32_t token,
+                                    uint32_t first, uint32_t end, bool keys, const appended_norm &norm) {
   enum { LANES = APPEND_DIMS / 4, ROUNDS = APPEND_TOKENS * LANES / 32 };  // of a token
   uint32_t lane = tile::lane(), unit = tile::place_in_group<LANES>(lane);
   float4 values[ROUNDS];
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) {
     uint32_t line = token + i * (32 / LANES) + tile::group_of_lane<LANES>(lane) - first;
-    values[i] = line < end - first ? __ldcg(tile::view<float4>(from + line * cols) + unit)
+    values[i] = line < end - first ? load_dims(from + line * cols, dims + unit * 4, norm.eps != 0.0f)
                                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  if (MK_GPU_FAMILIES && norm.eps != 0.0f && keys) {
+#pragma unroll
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+      uint32_t line = token + i * (32 / LANES) + tile::group_of_lane<LANES>(lane) - first;
+      multiply_dims(values[i], head_scale(from + (line < end - first ? line : 0) * cols, norm.head_dim, norm.eps));
+    }
   }
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) {

@@ -1,6 +1,7 @@
 /* ATTEND: attention of one query head over all tokens of the sequence up to each line's own, all of which lie in the
  * cache. q [head_dim] fp32, out [head_dim] bf16 for each line: out = bf16(sum_t p_t v_t / sum_t p_t). With a work list
- * it has all query heads of a KV head, and of the lines those that its items name (vm/program/attend_list.h).
+ * it has all query heads of a KV head, and of the lines those that its items name (vm/program/attend_list.h). With an
+ * eps q comes in tiles of 18 columns, 16 values and their squares, and each head is normed by the squares of its tiles.
  *
  * The order of sums is what ATTENTION and COMBINE make of it for one row a step (docs/NUMERICS.md): parts of
  * MK_FOLD_TOKENS tokens are added up to pieces of MK_PIECE_TOKENS, the oldest first; MK_TREE_PIECES pieces as a
@@ -109,7 +110,11 @@ mk_reference_result mk_reference_ATTEND(mk_reference *machine, const mk_instruct
   if (!mk_stage_lines(machine, &q_span, 0, q, q_span.cols)) {
     return MK_REFERENCE_WAIT;
   }
-  mk_scale_queries(q, (size_t)lines * q_span.cols, mk_param_float(instruction->params[MK_PARAM_ATTEND_scale]));
+  const float eps = mk_param_float(instruction->params[MK_PARAM_ATTEND_eps]);
+  if (eps != 0) {
+    mk_take_heads(q, lines, out.cols / kv.buffer->head_dim, kv.buffer->head_dim, true, eps);
+  }
+  mk_scale_queries(q, (size_t)lines * out.cols, mk_param_float(instruction->params[MK_PARAM_ATTEND_scale]));
   mk_unit_view view = {.machine = machine,
                        .buffer = kv.buffer,
                        .memory = kv.memory,

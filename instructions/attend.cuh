@@ -3,6 +3,7 @@
 // has 64 lines. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
+#include "instructions/head_norms.cuh"
 
 namespace mk {
 
@@ -41,8 +42,18 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
     const mk_instruction_word &in = instruction_at_hand(c);
     const mk_operand &from = in.parts[MK_PART_ATTEND_q];
     uint32_t q[steps][4], cols = c.d.buffer(from).cols;
-    tile::load_left(q, plain_lines<float>(c.d, from) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
-                    lines_of_warp(c, from), __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
+    const float *first = plain_lines<float>(c.d, from) + static_cast<uint64_t>(c.d.warp * 16) * cols;
+    if constexpr (MK_GPU_FAMILIES) {
+      const float *rows[2];
+      for (uint32_t h = 0; h < 2; h++) {
+        uint32_t row = tile::lane_row(tile::lane()) + h * 8;
+        rows[h] = row < lines_of_warp(c, from) ? first + static_cast<uint64_t>(row) * cols : nullptr;
+      }
+      load_queries(q, in, rows);
+    } else {
+      tile::load_left(q, first, cols, lines_of_warp(c, from),
+                      __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
+    }
     attend_blocks<attended_lines>(c, q, span);
   }
   uint32_t group_end = attended_lines::at_hand(c).group_end;

@@ -9,6 +9,7 @@
 // APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
+#include "instructions/head_norms.cuh"
 #include "vm/program/attend_list.h"
 
 namespace mk {
@@ -136,6 +137,7 @@ __device__ inline query_rows<element> rows_of_queries(const wide_consumer &c, co
   const volatile attended_item &item = item_at_hand(c);
   element *first = plain_lines<element>(c.d, operand);
   uint32_t cols = c.d.buffer(operand).cols, heads = item.of.heads;
+  head_dim = head_columns(c.d.buffer(operand), head_dim);
   query_rows<element> rows;
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
@@ -157,7 +159,7 @@ __device__ __forceinline__ void attend_item(wide_consumer &c) {
     const mk_instruction_word &in = instruction_at_hand(c);
     const query_rows<const float> from = rows_of_queries<const float>(c, in.parts[MK_PART_ATTEND_q], DIMS);
     uint32_t q[steps][4];
-    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
+    load_queries(q, in, from.at);
     attend_blocks<attended_queries>(c, q, span);
   }
   uint32_t group_end = tile::uniform(item_at_hand(c).group_end);
@@ -298,7 +300,7 @@ __device__ __forceinline__ void attend_few(wide_consumer &c) {
     const mk_instruction_word &in = instruction_at_hand(c);
     const query_rows<const float> from = rows_of_queries<const float>(c, in.parts[MK_PART_ATTEND_q], halves * 64);
     uint32_t q[halves * 4][4];  // of which the second row of left operands is zero
-    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
+    load_queries(q, in, from.at);
     attend_few_blocks<halves>(c, q, span);
   }
   if (tile::uniform(item_at_hand(c).queries != 0)) {

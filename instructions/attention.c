@@ -61,19 +61,6 @@ static void attend(const mk_unit_view *view, const mk_line_view *line, const flo
   }
 }
 
-/* Vectors of heads in tiles of 18 columns, in place to heads of head_dim; normed if so asked. */
-static void take_heads(float *x, uint32_t lines, uint32_t heads, uint32_t head_dim, bool normed, float eps) {
-  const uint32_t tiles = head_dim / MK_TILE;
-  for (uint32_t head = 0; head < lines * heads; head++) {
-    const float *from = x + (size_t)head * tiles * MK_SQUARED_TILE;
-    float *to = x + (size_t)head * head_dim;
-    const float scale = normed ? 1.0f / sqrtf(mk_sum_tile_squares(from, tiles) * (1.0f / (float)head_dim) + eps) : 1;
-    for (uint32_t i = 0; i < head_dim; i++) {
-      to[i] = from[i / MK_TILE * MK_SQUARED_TILE + i % MK_TILE] * scale;
-    }
-  }
-}
-
 mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instruction *instruction) {
   mk_span q_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_q);
   mk_span k_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_k);
@@ -91,9 +78,9 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
   }
   const float eps = mk_param_float(instruction->params[MK_PARAM_ATTENTION_eps]);
   if (eps != 0) {
-    take_heads(q, lines, group, head_dim, true, eps);
-    take_heads(k, lines, 1, head_dim, true, eps);
-    take_heads(v, lines, 1, head_dim, false, eps);
+    mk_take_heads(q, lines, group, head_dim, true, eps);
+    mk_take_heads(k, lines, 1, head_dim, true, eps);
+    mk_take_heads(v, lines, 1, head_dim, false, eps);
   }
   mk_scale_queries(q, (size_t)lines * group * head_dim, mk_param_float(instruction->params[MK_PARAM_ATTENTION_scale]));
   mk_unit_view view = {.machine = machine,

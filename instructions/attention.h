@@ -70,6 +70,10 @@ void mk_unit_add_tokens(const mk_unit_view *view, const mk_line_view *line, cons
 /* Adds the parts of a level to those of another one, and begins new ones. */
 void mk_unit_add_level(const mk_unit_view *view, mk_part_level from, mk_part_level to);
 
+/* Vectors of heads in tiles of 18 columns, in place to heads of head_dim; normed by the squares of their tiles if so
+ * asked. */
+void mk_take_heads(float *x, uint32_t lines, uint32_t heads, uint32_t head_dim, bool normed, float eps);
+
 /* q [count] times the scale in base 2, rounded. */
 void mk_scale_queries(float *q, size_t count, float scale);
 

@@ -308,6 +308,18 @@ void mk_unit_add_tokens(const mk_unit_view *view, const mk_line_view *line, cons
   }
 }
 
+void mk_take_heads(float *x, uint32_t lines, uint32_t heads, uint32_t head_dim, bool normed, float eps) {
+  const uint32_t tiles = head_dim / MK_TILE;
+  for (uint32_t head = 0; head < lines * heads; head++) {
+    const float *from = x + (size_t)head * tiles * MK_SQUARED_TILE;
+    float *to = x + (size_t)head * head_dim;
+    const float scale = normed ? 1.0f / sqrtf(mk_sum_tile_squares(from, tiles) * (1.0f / (float)head_dim) + eps) : 1;
+    for (uint32_t i = 0; i < head_dim; i++) {
+      to[i] = from[i / MK_TILE * MK_SQUARED_TILE + i % MK_TILE] * scale;
+    }
+  }
+}
+
 void mk_scale_queries(float *q, size_t count, float scale) {
   const float log2_e = 1.4426950408889634f, factor = scale * log2_e;
   for (size_t i = 0; i < count; i++) {

@@ -201,10 +201,12 @@ __device__ inline warp_share share_of(const wide_consumer &c, const mk_instructi
   return {c.d.warp % 4, {first, min(lines, first + SHARED)}};
 }
 
-// Where the lane's upper row of the warp's row tile lies in a plain value, line 0.
+// Where the lane's upper row of the warp's row tile lies in a plain value, line 0. Of other families tiles of q, k and v
+// may have squares beside their values.
 template <typename element>
 __device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand, const warp_share &own) {
-  return plain_lines<element>(c.d, operand) + own.tile * 16 + tile::row_in_tile();
+  uint32_t cols = MK_GPU_FAMILIES ? c.d.buffer(operand).tile_cols : 16;
+  return plain_lines<element>(c.d, operand) + own.tile * cols + tile::row_in_tile();
 }
 
 __device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, const warp_share &own,
@@ -221,9 +223,43 @@ __device__ inline void put_floats(const wide_consumer &c, const mk_operand &out,
   });
 }
 
+// Of other families: y + bias, whose squares are summed after the tile's values; then times the gain (qkv.cuh).
+__device__ inline void add_extras(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
+                                  tile::group_sums &y) {
+  const mk_operand &weight = in.parts[MK_PART_QKV_weight], &out = in.parts[MK_PART_QKV_out];
+  const uint32_t extras = param(in, MK_PARAM_QKV_extras), cols = c.d.buffer(out).cols;
+  const bool biased = (extras & MK_QKV_BIASES) != 0, gains = (extras & MK_QKV_GAINS) != 0;
+  const float *vector = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) +
+                        param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + own.tile) * 16 + tile::row_in_tile();
+  const float bias[2] = {biased ? __ldg(vector) : 0.0f, biased ? __ldg(vector + 8) : 0.0f};
+  vector += biased ? c.d.buffer(weight).rows : 0;
+  const float gain[2] = {gains ? __ldg(vector) : 1.0f, gains ? __ldg(vector + 8) : 1.0f};
+  float *squares = plain_lines<float>(c.d, out) + own.tile * MK_SQUARED_TILE + MK_TILE;
+  tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+    if (biased) {
+      upper = __fadd_rn(upper, bias[0]);
+      lower = __fadd_rn(lower, bias[1]);
+    }
+    if ((extras & MK_QKV_SQUARES) != 0) {
+      float sum = tile_squares_of_rows(upper, lower);
+      if (tile::row_in_tile() == 0 && line < own.lines.end) {
+        to_readers(places_of(c.d, out), squares,
+                   [=](float *to) { tile::store<float2>(to + line * cols, make_float2(sum, 0.0f)); });
+      }
+    }
+    upper = __fmul_rn(upper, gain[0]);
+    lower = __fmul_rn(lower, gain[1]);
+  });
+}
+
 __device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, const warp_share &own,
                                   tile::group_sums &y) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + own.tile;
+  if constexpr (MK_GPU_FAMILIES) {
+    if (param(in, MK_PARAM_QKV_extras) != 0) {
+      add_extras(c, in, own, y);
+    }
+  }
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
     const float *inv_freq = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;

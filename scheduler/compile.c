@@ -190,7 +190,7 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   }
   if (options->rows > MK_MOST_SHARED_ROWS && !mk_is_wide(graph, options)) {
     return mk_error(MK_ERR_USAGE,
-                    "%u rows per step: at most %d, but of one sequence, greedily, and of a model of plain Llama shape",
+                    "%u rows per step: at most %d, but of one sequence, greedily, and of a model of Llama's shape",
                     options->rows, MK_MOST_SHARED_ROWS);
   }
   if (options->slots > options->rows && options->slots > 1) {

@@ -102,17 +102,17 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
   return found;
 }
 
-/* Whether a node is one that a plain Llama has, in which every product of the residual norms it by gains of its own. */
-static bool is_plain(const mk_graph *graph, const mk_node *node) {
+/* Whether a node is one of those that wide steps have: of a model in which every product of the residual norms it by
+ * gains of its own, as a Llama's do; q, k and v may have biases, and heads of q and k norms. */
+static bool is_taken(const mk_graph *graph, const mk_node *node) {
   if (node->plus != 0 || node->gelu) {
     return false;
   }
   switch (node->kind) {
     case MK_NODE_QKV:
-      return norm_of(graph, node->input) == node && graph->weights[node->vector].extras == 0 &&
-             graph->config.qk_norm == MK_QK_PLAIN;
+      return norm_of(graph, node->input) == node;
     case MK_NODE_ATTENTION:
-      return node->eps == 0;
+      return true;
     case MK_NODE_ADD:
       return node->gain == MK_NONE && norm_of(graph, node->output) != NULL;
     case MK_NODE_GLU:
@@ -133,7 +133,7 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
               (one ? !options->sampling : options->rows <= most) &&
               graph->config.heads / graph->config.kv_heads <= MK_ATTEND_MOST_HEADS;
   for (size_t i = 0; wide && i < graph->node_count; i++) {
-    wide = is_plain(graph, &graph->nodes[i]);
+    wide = is_taken(graph, &graph->nodes[i]);
   }
   return wide && norm_of(graph, MK_NONE) != NULL;
 }
@@ -210,6 +210,7 @@ static mk_status emit_append(mk_lowering *lowering, const mk_node *node, uint16_
       mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
   in.operands[MK_SLOT_APPEND_kv] = mk_tiles(kv, 0, 1, head, 1);
   in.operands[MK_SLOT_APPEND_table] = mk_whole(lowering, lowering->table);
+  in.params[MK_PARAM_APPEND_eps] = mk_float_param(node->eps);
   mk_wait_for(lowering, &in, node->input, 0);
   return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head, 0)), &in, signal);
 }
@@ -227,6 +228,7 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
   in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
   in.params[MK_PARAM_ATTEND_window] = node->window;
+  in.params[MK_PARAM_ATTEND_eps] = mk_float_param(node->eps);
   mk_add_wait(lowering, &in, appended); /* which comes after q, too */
   return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0)), &in,
                  mk_signal_of(out, lines));
@@ -246,6 +248,7 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
   in.operands[MK_SLOT_ATTEND_work] = mk_whole(lowering, lowering->work);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
   in.params[MK_PARAM_ATTEND_window] = node->window;
+  in.params[MK_PARAM_ATTEND_eps] = mk_float_param(node->eps);
   in.params[MK_PARAM_ATTEND_share] = share.first;
   in.params[MK_PARAM_ATTEND_shares] = share.count;
   mk_add_wait(lowering, &in, appended);
@@ -399,7 +402,7 @@ mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {
       return mk_lower_head(lowering, node);
     case MK_NODE_NORM_HEADS:
     case MK_NODE_OFFSET:
-      break; /* not of plain Llama shape: mk_is_wide */
+      break; /* of no such model: mk_is_wide */
   }
   return MK_OK;
 }

@@ -134,6 +134,21 @@ __device__ inline void load_left(uint32_t (&to)[steps][4], const float *const (&
   }
 }
 
+// The same of rows whose tiles of sixteen columns lie `pitch` elements apart, each row times its factor first.
+template <uint32_t pitch, uint32_t steps>
+__device__ inline void load_left_tiles(uint32_t (&to)[steps][4], const float *const (&rows)[2],
+                                       const float (&factors)[2], float scale) {
+#pragma unroll
+  for (uint32_t w = 0; w < steps * 4; w++) {
+    float2 pair = make_float2(0.0f, 0.0f);
+    if (rows[w % 2] != nullptr) {
+      pair = __ldcg(reinterpret_cast<const float2 *>(rows[w % 2] + w / 4 * pitch + w / 2 % 2 * 8 + lane() % 4 * 2));
+    }
+    to[w / 4][w % 4] = pack_bf16(__fmul_rn(__fmul_rn(pair.x, factors[w % 2]), scale),
+                                 __fmul_rn(__fmul_rn(pair.y, factors[w % 2]), scale));
+  }
+}
+
 // Stores the first `rows` of the warp's sixteen rows of sums, times their factors, to a matrix in global memory, as
 // bf16. squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, eight at a time.
 template <uint32_t squares, uint32_t count>

@@ -1,6 +1,6 @@
-/* What sets other families apart, piece by piece, on the GPU: every instruction of one row and of several beside its
- * plain C reference; the same bits alone, in company and in repeated launches, and with one row; what stands still, by
- * name. Beside these the goldens of the families (golden_gpu.c). */
+/* What sets other families apart, piece by piece, on the GPU: every instruction of one row, of several and of wide
+ * steps beside its plain C reference; the same bits alone, in company and in repeated launches, and with one row; what
+ * stands still, by name. Beside these the goldens of the families (golden_gpu.c). */
 #include <stdio.h>
 
 #include "tests/gpu/gpu_test.h"
@@ -92,6 +92,10 @@ void test_families(bool quick) {
       test_one_row_of(&s);
       if (!quick || i != 1) {
         test_rows_of(&s, families[f].late, quick);
+      }
+      if ((!quick || i != 1) && has_wide_steps(&s)) {
+        test_prompts_of(&s, i == 0 ? MK_MOST_ROWS : MK_WIDE_ROWS, quick);
+        test_many_of(&s, i == 0 ? 64 : 128, quick);
       }
     }
   }

@@ -160,7 +160,7 @@ void test_kv(bool quick) {
     if (!quick || i < 2 || i + 1 == SHAPES) {
       test_rows_of(&shapes[i], late, quick);
     }
-    if (!config_of(&shapes[i]).qk_norm && (!quick || i < 2 || i + 1 == SHAPES)) { /* wide steps: plain Llama shape */
+    if (!quick || i < 3 || i + 1 == SHAPES) {
       test_prompts_of(&shapes[i], i == 0 ? MK_MOST_ROWS : MK_WIDE_ROWS, quick);
       test_many_of(&shapes[i], i == 1 ? 128 : 64, quick);
     }

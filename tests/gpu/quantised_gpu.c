@@ -244,7 +244,7 @@ static void test_form(const char *form, void (*change)(mk_config *config), bool 
     if (!quick || (rows && i != 1)) {
       test_rows_of(&s, late, quick);
     }
-    if (!config_of(&s).qkv_bias && (!quick || (rows && i != 1))) { /* wide steps are of plain Llama shape */
+    if (!quick || (rows && i != 1)) {
       test_prompts_of(&s, prompt_rows[i], quick);
       test_many_of(&s, many_rows[i], quick);
     }

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "models/llama.h"
 #include "models/synth.h"
+#include "scheduler/compile.h"
 #include "tests/gpu/gpu_test.h"
 
 enum { PROMPT = 40, PREDICTED = 4 };
@@ -27,6 +29,15 @@ mk_config config_of(const shape *s) {
     s->change(&config);
   }
   return config;
+}
+
+bool has_wide_steps(const shape *s) {
+  const mk_config config = config_of(s);
+  const mk_compile_options options = {.rows = MK_WIDE_ROWS, .slots = 1};
+  mk_graph *graph = NULL;
+  const bool wide = expect_ok(mk_llama_graph(&config, &graph), s->name) && mk_is_wide(graph, &options);
+  mk_graph_free(graph);
+  return wide;
 }
 
 static bool open_one(const mk_config *config, const char *on, const char *name, mk_engine **engine) {

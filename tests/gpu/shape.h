@@ -13,6 +13,8 @@ typedef struct shape {
 } shape;
 
 mk_config config_of(const shape *s);
+/* Whether wide steps have such models (scheduler/compile.h: mk_is_wide). */
+bool has_wide_steps(const shape *s);
 
 /* The worst error of each opcode that was compared; of none where compare is NULL. */
 void print_worst(const char *name, const mk_compare *compare);

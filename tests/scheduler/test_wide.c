@@ -116,6 +116,14 @@ Test(wide_form, groups_of_two) { expect_shape(&shapes[0], 1); }
 Test(wide_form, nothing_in_whole_tiles) { expect_shape(&shapes[1], 100); }
 Test(wide_form, one_layer_and_groups_of_eight) { expect_shape(&shapes[2], 200); }
 Test(wide_form, chains_that_end_early) { expect_shape(&shapes[3], 300); }
+Test(wide_form, biases_and_norms_of_heads) {
+  for (size_t i = 0; i < 2; i++) {
+    mk_config c = shapes[i];
+    c.qkv_bias = i == 0;
+    c.qk_norm = MK_QK_NORM_HEAD;
+    expect_shape(&c, 400 + 100 * (uint32_t)i);
+  }
+}
 
 /* A prompt that comes in several launches, and is not begun with a whole step. */
 Test(wide_form, launch_by_launch) {
@@ -194,8 +202,8 @@ Test(wide_form, values_are_reused) {
   cr_assert_gt(buffers_of(5, true), buffers_of(2, true) + 3 * 8);
 }
 
-/* Other rows and other families are as they were. */
-Test(wide_form, is_of_plain_llamas) {
+/* Other rows, and families that norm or scale elsewhere, are as they were. */
+Test(wide_form, is_of_llamas_with_biases_and_norms_of_heads) {
   mk_config c = shapes[0];
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 512, .slots = 1}, true);
@@ -203,9 +211,10 @@ Test(wide_form, is_of_plain_llamas) {
   expect_wide(&c, (mk_compile_options){.rows = 32, .slots = 1}, false);
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 2}, true);
   c.qkv_bias = true;
-  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
-  c = shapes[0];
+  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   c.qk_norm = MK_QK_NORM_HEAD;
+  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, true);
+  c.qk_norm = MK_QK_NORM_ALL;
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, false);
   c = shapes[0];
   c.logits_scaling = 4;

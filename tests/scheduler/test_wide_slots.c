@@ -216,6 +216,12 @@ static void expect_shape(const mk_config *config, uint64_t seed) {
 Test(wide_slots, groups_of_two) { expect_shape(&shapes[0], 1); }
 Test(wide_slots, nothing_in_whole_tiles_and_groups_of_three) { expect_shape(&shapes[1], 100); }
 Test(wide_slots, no_groups) { expect_shape(&shapes[2], 200); }
+Test(wide_slots, biases_and_norms_of_heads) {
+  mk_config c = shapes[1];
+  c.qkv_bias = true;
+  c.qk_norm = MK_QK_NORM_HEAD;
+  expect_shape(&c, 300);
+}
 
 static void expect_wide(const mk_config *config, mk_compile_options options, bool wide) {
   mk_program *p;
@@ -239,6 +245,8 @@ Test(wide_slots, which_programs_have_lists) {
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, false);
   cr_assert_eq(compile(&c, (mk_compile_options){.sms = 4, .max_seq = 128, .rows = 1024, .slots = 2}, &p), MK_ERR_USAGE);
   c.qkv_bias = true;
+  expect_wide(&c, (mk_compile_options){.rows = 128}, true);
+  c.norm_after = true;
   expect_wide(&c, (mk_compile_options){.rows = 128}, false);
 }
 

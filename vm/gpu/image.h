@@ -19,7 +19,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_WIDE_SLOTS_RECORDING,
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
   MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
-  /* These, but for wide steps, for other families than Llama: vm/gpu/families.cu and the like. */
+  /* These for other families than Llama: vm/gpu/families.cu and the like; wide steps below. */
   MK_GPU_IMAGE_FAMILIES,
   MK_GPU_IMAGE_FAMILIES_RECORDING,
   MK_GPU_IMAGE_FAMILIES_SAMPLING,
@@ -37,7 +37,12 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_QUANTISED_RECORDING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_ROWS_QUANTISED_SAMPLING_RECORDING,
-  /* Of plain Llama shape: vm/gpu/wide_quantised.cu and the like. */
+  MK_GPU_IMAGE_WIDE_FAMILIES,
+  MK_GPU_IMAGE_WIDE_FAMILIES_RECORDING,
+  MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES,
+  MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES_RECORDING,
+  MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES_SAMPLING,
+  MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES_SAMPLING_RECORDING,
   MK_GPU_IMAGE_WIDE_QUANTISED,
   MK_GPU_IMAGE_WIDE_QUANTISED_RECORDING,
   MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED,
@@ -59,6 +64,8 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RANKS_QUANTISED_SAMPLING,
   MK_GPU_IMAGE_WIDE_RANKS,
   MK_GPU_IMAGE_WIDE_SLOTS_RANKS,
+  MK_GPU_IMAGE_WIDE_RANKS_FAMILIES,
+  MK_GPU_IMAGE_WIDE_SLOTS_RANKS_FAMILIES,
   MK_GPU_IMAGE_WIDE_RANKS_QUANTISED,
   MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED,
   MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, /* mk_wide_kernel that samples, vm/gpu/wide_slots_sampling.cu */

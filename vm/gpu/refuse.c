@@ -87,19 +87,39 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
   /* What a normed input comes with: squares in wide steps, and otherwise a gain, which a HEAD may do without. */
   const int norm = gain < 0 || (chooses && !wide) ? -1 : wide ? mk_opcode_slot(info, "squares") : gain;
   const char *bare = chooses ? "an input with a gain" : "an input that is not normed";
-  return mk_param_named(in, "extras") != 0                    ? "a bias, or a norm of queries and keys,"
-         : mk_param_named(in, "biased") != 0                  ? "a bias"
-         : gain < 0 && mk_param_named(in, "eps") != 0         ? "a norm of queries and keys"
-         : norm >= 0 && in->operands[norm].rows == 0          ? bare
-         : !wide && work >= 0 && in->operands[work].rows != 0 ? "a work list of rows"
-         : mk_param_named(in, "factor") != 0                  ? "a factor on logits"
-                                                              : NULL;
+  return !wide && mk_param_named(in, "extras") != 0            ? "a bias, or a norm of queries and keys,"
+         : mk_param_named(in, "biased") != 0                   ? "a bias"
+         : !wide && gain < 0 && mk_param_named(in, "eps") != 0 ? "a norm of queries and keys"
+         : norm >= 0 && in->operands[norm].rows == 0           ? bare
+         : !wide && work >= 0 && in->operands[work].rows != 0  ? "a work list of rows"
+         : mk_param_named(in, "factor") != 0                   ? "a factor on logits"
+                                                               : NULL;
+}
+
+/* Of one sequence, or of several. */
+static bool is_wide(const mk_program *program) {
+  const uint32_t rows = mk_program_rows(program);
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (mk_opcode_lookup(program->instructions[i].opcode)->wide_only) {
+      return mk_program_is_for_prompts(program) ? rows >= MK_WIDE_ROWS
+                                                : rows >= MK_PROMPT_ROWS && rows <= MK_MOST_SHARED_ROWS;
+    }
+  }
+  return false;
+}
+
+/* Whether it is an instruction that the kernels of plain Llamas have no code for. Those for wide steps know fewer of
+ * them; what none of these has is refused. */
+static bool is_of_family(const mk_instruction *in, bool wide) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
+  return wide ? mk_param_named(in, "extras") != 0 || (!normed && mk_param_named(in, "eps") != 0)
+              : info->families_only || mk_gpu_find_parameter(in, false) != NULL;
 }
 
 bool mk_gpu_is_of_family(const mk_program *program) {
   for (size_t i = 0; i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    if (mk_opcode_lookup(in->opcode)->families_only || mk_gpu_find_parameter(in, false) != NULL) {
+    if (is_of_family(&program->instructions[i], is_wide(program))) {
       return true;
     }
   }
@@ -202,18 +222,6 @@ static bool has_hints_alone(const mk_program *program) {
   return true;
 }
 
-/* Of one sequence, or of several. */
-static bool is_wide(const mk_program *program) {
-  const uint32_t rows = mk_program_rows(program);
-  for (size_t i = 0; i < program->instruction_count; i++) {
-    if (mk_opcode_lookup(program->instructions[i].opcode)->wide_only) {
-      return mk_program_is_for_prompts(program) ? rows >= MK_WIDE_ROWS
-                                                : rows >= MK_PROMPT_ROWS && rows <= MK_MOST_SHARED_ROWS;
-    }
-  }
-  return false;
-}
-
 /* With several rows an ATTENTION that does the work of a COMBINE stores to the copies of all ranks, as the COMBINE then
  * has to. */
 static mk_status check_combined(const mk_program *program) {
@@ -311,7 +319,7 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   if (mk_program_rows(program) > MK_MAX_ROWS && !wide) {
     return mk_error(MK_ERR_FILE,
                     "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and "
-                    "of models of plain Llama shape %d to %d of several, or %d and more of one; compile it again, or "
+                    "of models of Llama's shape %d to %d of several, or %d and more of one; compile it again, or "
                     "run it on device cpu",
                     mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS,
                     MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);

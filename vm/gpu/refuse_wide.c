@@ -81,13 +81,14 @@ static mk_status check_columns(const mk_program *program, const mk_instruction *
   const bool single = b->dtype == MK_DTYPE_F32 && b->tile_cols == 1;
   const bool by_token =
       info->operands[slot].content == MK_CONTENT_LOGITS || mk_opcode_writes(info, MK_CONTENT_FRONT) >= 0;
+  const uint32_t unit = b->tile_cols == MK_SQUARED_TILE ? MK_SQUARED_TILE : MK_TILE; /* taken by pairs */
   if (is_empty(o) || info->operands[slot].extent != MK_EXTENT_PART || b->store != MK_STORE_PLAIN || single ||
-      by_token || b->cols % MK_TILE == 0) {
+      by_token || b->cols % unit == 0) {
     return MK_OK;
   }
   return mk_error(MK_ERR_FILE,
-                  "instruction %u (%s): %s in buffer %s has rows of %u columns; this machine takes a multiple of %d",
-                  in->uid, info->name, info->operands[slot].name, b->name, b->cols, MK_TILE);
+                  "instruction %u (%s): %s in buffer %s has rows of %u columns; this machine takes a multiple of %u",
+                  in->uid, info->name, info->operands[slot].name, b->name, b->cols, unit);
 }
 
 /* Units of a product, or of a sum of parts, are of eight row tiles; heads are of 64 or 128 dims. */
@@ -116,11 +117,12 @@ static mk_status check_heads(const mk_program *program, const mk_instruction *in
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const mk_buffer *k = buffer_of(program, &in->operands[MK_SLOT_APPEND_k]),
                   *v = buffer_of(program, &in->operands[MK_SLOT_APPEND_v]);
-  if (k->cols != v->cols || k->tile_cols != MK_TILE || v->tile_cols != MK_TILE) {
+  const uint32_t tile = in->params[MK_PARAM_APPEND_eps] != 0 ? MK_SQUARED_TILE : MK_TILE;
+  if (k->cols != v->cols || k->tile_cols != tile || v->tile_cols != tile) {
     return mk_error(MK_ERR_FILE,
                     "instruction %u (%s): k and v are in rows of %u and %u columns, tiles of %u and %u; this machine "
-                    "takes rows of one length and tiles of %d",
-                    in->uid, info->name, k->cols, v->cols, k->tile_cols, v->tile_cols, MK_TILE);
+                    "takes rows of one length and tiles of %u",
+                    in->uid, info->name, k->cols, v->cols, k->tile_cols, v->tile_cols, tile);
   }
   return MK_OK;
 }

@@ -1,4 +1,5 @@
 // The kernel for wide steps with quantised weights that records what it does.
+#define MK_GPU_FAMILIES true
 #define MK_GPU_QUANTISED true
 #define MK_GPU_RECORDS true
 #include "vm/gpu/wide.cu"

@@ -1,4 +1,5 @@
 // The kernel for wide steps of several sequences with quantised weights and the opcodes of sampling.
+#define MK_GPU_FAMILIES true
 #define MK_GPU_QUANTISED true
 #define MK_GPU_SAMPLES true
 #define MK_GPU_SLOTS true

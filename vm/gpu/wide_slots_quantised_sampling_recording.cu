@@ -1,5 +1,6 @@
 // The kernel for wide steps of several sequences with quantised weights and the opcodes of sampling that records what
 // it does.
+#define MK_GPU_FAMILIES true
 #define MK_GPU_QUANTISED true
 #define MK_GPU_RECORDS true
 #define MK_GPU_SAMPLES true

@@ -107,11 +107,13 @@ static mk_status expect_whole_head(mk_shape *s, uint32_t slot) {
 
 mk_status mk_shape_APPEND(mk_shape *s) {
   const uint32_t head_dim = mk_shape_buffer(s, MK_SLOT_APPEND_kv)->head_dim;
+  const bool normed = s->in->params[MK_PARAM_APPEND_eps] != 0;
+  MK_TRY(mk_expect_factor(s, MK_PARAM_APPEND_eps));
   MK_TRY(expect_whole_head(s, MK_SLOT_APPEND_kv));
   MK_TRY(mk_expect_sole(s, MK_SLOT_APPEND_k));
-  MK_TRY(expect_head(s, MK_SLOT_APPEND_k, head_dim, false));
+  MK_TRY(expect_head(s, MK_SLOT_APPEND_k, head_dim, normed));
   MK_TRY(mk_expect_sole(s, MK_SLOT_APPEND_v));
-  MK_TRY(expect_head(s, MK_SLOT_APPEND_v, head_dim, false));
+  MK_TRY(expect_head(s, MK_SLOT_APPEND_v, head_dim, normed));
   return check_block_table(s);
 }
 
@@ -120,16 +122,19 @@ mk_status mk_shape_ATTEND(mk_shape *s) {
   static const uint32_t heads[] = {MK_SLOT_ATTEND_q, MK_SLOT_ATTEND_out};
   const bool listed = !mk_operand_empty(&s->in->operands[MK_SLOT_ATTEND_work]);
   const uint32_t share = s->in->params[MK_PARAM_ATTEND_share], shares = s->in->params[MK_PARAM_ATTEND_shares];
-  const uint32_t group = listed ? s->extents[MK_SLOT_ATTEND_q].cols / head_dim : 1;
+  const uint32_t group = listed ? s->extents[MK_SLOT_ATTEND_out].cols / head_dim : 1;
+  const bool normed = s->in->params[MK_PARAM_ATTEND_eps] != 0;
   MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_shares, listed == (shares != 0), "it is 0 where there is no work list"));
   MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_share, share < shares || !listed, "it must be below the number of shares"));
   MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_share, share == 0 || listed, "it is 0 where there is no work list"));
   MK_TRY(mk_expect_positive(s, MK_PARAM_ATTEND_scale));
+  MK_TRY(mk_expect_factor(s, MK_PARAM_ATTEND_eps));
   MK_TRY(expect_whole_head(s, MK_SLOT_ATTEND_kv));
   for (uint32_t i = 0; i < 2; i++) {
+    const uint32_t width = normed && heads[i] == MK_SLOT_ATTEND_q ? MK_SQUARED_TILE : MK_TILE;
     MK_TRY(mk_expect_sole(s, heads[i]));
-    MK_TRY(mk_expect(s, heads[i], "tile width", mk_shape_buffer(s, heads[i])->tile_cols, MK_TILE));
-    MK_TRY(mk_expect_line_tile(s, heads[i], s->extents[heads[i]].col, group * head_dim));
+    MK_TRY(mk_expect(s, heads[i], "tile width", mk_shape_buffer(s, heads[i])->tile_cols, width));
+    MK_TRY(mk_expect_line_tile(s, heads[i], s->extents[heads[i]].col, group * head_dim / MK_TILE * width));
   }
   return check_block_table(s);
 }

@@ -106,29 +106,48 @@ Test(gpu_families, wide_steps) {
   static const struct {
     uint32_t ranks, rows, slots;
     bool sampling;
-    mk_gpu_image_part plain, quantised;
+    mk_gpu_image_part of[3]; /* plain, families, quantised */
   } of[] = {
-      {1, 128, 1, false, MK_GPU_IMAGE_WIDE, MK_GPU_IMAGE_WIDE_QUANTISED},
-      {1, 64, 64, false, MK_GPU_IMAGE_WIDE_SLOTS, MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED},
-      {1, 64, 64, true, MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_SAMPLING},
-      {2, 128, 1, false, MK_GPU_IMAGE_WIDE_RANKS, MK_GPU_IMAGE_WIDE_RANKS_QUANTISED},
-      {2, 64, 64, false, MK_GPU_IMAGE_WIDE_SLOTS_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED},
+      {1, 128, 1, false, {MK_GPU_IMAGE_WIDE, MK_GPU_IMAGE_WIDE_FAMILIES, MK_GPU_IMAGE_WIDE_QUANTISED}},
+      {1,
+       64,
+       64,
+       false,
+       {MK_GPU_IMAGE_WIDE_SLOTS, MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES, MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED}},
+      {1,
+       64,
+       64,
+       true,
+       {MK_GPU_IMAGE_WIDE_SLOTS_SAMPLING, MK_GPU_IMAGE_WIDE_SLOTS_FAMILIES_SAMPLING,
+        MK_GPU_IMAGE_WIDE_SLOTS_QUANTISED_SAMPLING}},
+      {2,
+       128,
+       1,
+       false,
+       {MK_GPU_IMAGE_WIDE_RANKS, MK_GPU_IMAGE_WIDE_RANKS_FAMILIES, MK_GPU_IMAGE_WIDE_RANKS_QUANTISED}},
+      {2,
+       64,
+       64,
+       false,
+       {MK_GPU_IMAGE_WIDE_SLOTS_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS_FAMILIES,
+        MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED}},
   };
-  for (int quantised = 0; quantised < 2; quantised++) {
+  for (int form = 0; form < 4; form++) {
     mk_config config;
     mk_graph *graph;
     cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
     config.head_dim = 128;
     config.intermediate = 1024;
-    if (quantised != 0) {
+    config.qkv_bias = form % 2 != 0;
+    config.qk_norm = form == 1 ? MK_QK_NORM_HEAD : MK_QK_PLAIN;
+    if (form >= 2) {
       mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
     }
     cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
       const mk_compile_options options = {
           .ranks = of[i].ranks, .rows = of[i].rows, .slots = of[i].slots, .sampling = of[i].sampling};
-      cr_expect_eq(image_of_options(graph, options), quantised != 0 ? of[i].quantised : of[i].plain,
-                   "quantised %d, case %zu", quantised, i);
+      cr_expect_eq(image_of_options(graph, options), of[i].of[form < 2 ? form : 2], "form %d, case %zu", form, i);
     }
     mk_graph_free(graph);
   }

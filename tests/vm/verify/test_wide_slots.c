@@ -91,7 +91,7 @@ REJECTS(no_shares, "S09", "no work list", find(p, 0)->params[MK_PARAM_ATTEND_sha
 REJECTS(shares_without_a_list, "S09", "no work list",
         memset(&find(p, 0)->operands[MK_SLOT_ATTEND_work], 0, sizeof(mk_operand)))
 REJECTS(a_share_of_another_tile_of_lines, "S10", "tile of lines", find(p, 0)->operands[MK_SLOT_ATTEND_out].row = 1)
-REJECTS(a_share_of_one_head, "S10", "out: number of columns", find(p, 0)->operands[MK_SLOT_ATTEND_q].cols = 4)
+REJECTS(a_share_of_one_head, "S10", "q: number of columns", find(p, 0)->operands[MK_SLOT_ATTEND_q].cols = 4)
 REJECTS(a_list_that_is_no_input, "S08",
         "work: ", p->buffers[find(p, 0)->operands[MK_SLOT_ATTEND_work].buffer].kind = MK_KIND_ACTIVATION)
 REJECTS(lists_of_other_steps, "B05", "work lists are an input of their own", {

@@ -1,0 +1,8 @@
+// The same that records what it does.
+#define MK_GPU_FAMILIES true
+#define MK_GPU_RECORDS true
+#define MK_GPU_SAMPLES true
+#define MK_GPU_SLOTS true
+#define MK_GPU_WIDE 1
+#include "instructions/search_slots.cuh"
+#include "vm/gpu/wide.cu"
