@@ -23,6 +23,7 @@ TILE_IMAGE(codes);
 TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
+TILE_IMAGE(gemm);
 TILE_IMAGE(group);
 TILE_IMAGE(rows);
 TILE_IMAGE(tensor);
@@ -467,6 +468,7 @@ void test_tiles(bool quick) {
                {"tile/copy", tile_image_copy, test_copies, NULL},
                {"tile/edge", tile_image_edge, test_edges, test_edge_words},
                {"tile/fragment", tile_image_fragment, test_fragments, NULL},
+               {"tile/gemm", tile_image_gemm, NULL, test_gemm},
                {"tile/group", tile_image_group, NULL, test_groups},
                {"tile/rows", tile_image_rows, test_tile_rows, NULL},
                {"tile/tensor", tile_image_tensor, NULL, test_tensors},

@@ -44,6 +44,7 @@ void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32_t rows
                uint32_t *work, size_t work_bytes);
 
 /* What tile_gpu.c runs of the other files; quick: fewer shapes and rounds. */
+void test_gemm(tile_gpu *gpu, bool quick);           /* tile_gemm_gpu.c: tile/gemm.cu */
 void test_groups(tile_gpu *gpu, bool quick);         /* tile_group_gpu.c: tile/group.cu */
 void test_tensors(tile_gpu *gpu, bool quick);        /* tile_tensor_gpu.c: tile/tensor.cu */
 void test_edge_words(tile_gpu *gpu, bool quick);     /* tile_words_gpu.c: of tile/edge.cu, */
