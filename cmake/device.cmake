@@ -17,7 +17,8 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     ranks ranks_families ranks_quantised ranks_sampling ranks_families_sampling ranks_quantised_sampling
     rows_ranks rows_ranks_families rows_ranks_quantised
     rows_ranks_sampling rows_ranks_families_sampling rows_ranks_quantised_sampling
-    wide_ranks wide_slots_ranks wide_ranks_families wide_slots_ranks_families wide_ranks_quantised wide_slots_ranks_quantised
+    wide_ranks wide_slots_ranks wide_ranks_families wide_slots_ranks_families wide_ranks_quantised
+    wide_slots_ranks_quantised
     wide_slots_sampling wide_slots_sampling_recording mla fill bandwidth pack rank)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)

@@ -1,5 +1,5 @@
-// APPEND of the kernels for wide steps into a cache of e4m3, on the device: K and V of a token and head become codes with
-// a scale for each (kv_cache.cuh, append.c). A warp has every eighth line, several of them together.
+// APPEND of the kernels for wide steps into a cache of e4m3, on the device: K and V of a token and head become codes
+// with a scale for each (kv_cache.cuh, append.c). A warp has every eighth line, several of them together.
 #pragma once
 #include "instructions/head_norms.cuh"
 #include "instructions/kv_cache.cuh"

@@ -1,5 +1,5 @@
-// Of other families, in wide steps: heads of q and k whose tiles have the sum of their squares beside their values, each
-// to be divided by its rms; docs/NUMERICS.md has the order.
+// Of other families, in wide steps: heads of q and k whose tiles have the sum of their squares beside their values,
+// each to be divided by its rms; docs/NUMERICS.md has the order.
 #pragma once
 #include "instructions/attend_part.cuh"
 #include "instructions/tile/rows.cuh"

@@ -109,10 +109,10 @@ __device__ inline void compute_head(wide_consumer &c) {
     tile::group_sums y;
     tile::zero(y);
     if (head_lines(c) > LINES / 2) {
-      multiply<LINES>(
+      multiply<LINES, false>(
           c, [] {}, y);
     } else {
-      multiply_few<FEW_LINES>(
+      multiply_few<FEW_LINES, false>(
           c, [] {}, y);
     }
     finish_head_unit(c, first, y);

@@ -7,6 +7,8 @@
 // through the page ring; sums [64, 128] fp32 of each warpgroup. Waits: the loader for the instruction's counters. Where
 // x is normed it is h, times gain already, and the scale comes from the squares of its chains.
 #pragma once
+#include <type_traits>
+
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
 #include "vm/gpu/strips.cuh"
@@ -62,28 +64,80 @@ __device__ inline void release_lines(const wide_consumer &c, const stage_cursor 
   release_page(c, stage, LINES_AT + 1, 1);
 }
 
-// What a warp has of a chain, out of its warpgroup's page: sixteen rows of 128 columns, of which the first `left` steps
-// are the instruction's. The others are another part's, or nobody's.
-__device__ __forceinline__ void take_weights(const wide_consumer &c, tile::weight_chain &to, const uint8_t *page,
-                                             uint32_t left) {
+// The panels of lines that a chain is multiplied by.
+struct chain_lines {
+  tile::panel first, second;
+};
+
+// Calls work(form) with the form of the weight of the instruction at hand: those that checkpoints mostly have get a
+// loop over chains of their own (`all`), and the others are looked up for every chain.
+template <bool all, typename worker>
+__device__ __forceinline__ void with_weights(const wide_consumer &c, worker work) {
   if constexpr (MK_GPU_QUANTISED) {
     const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
-    load_strip(to, b, page + c.d.warp % 4 * b.strip_bytes, left);
-    return;
+    const uint32_t dtype = tile::uniform(static_cast<uint32_t>(b.dtype));
+    const bool even = tile::uniform(has_even_scales(b));
+    if (dtype == MK_DTYPE_BF16) {
+      work(plain_form());
+    } else if (all && dtype == MK_DTYPE_E4M3 && even) {
+      work(even_byte_form<e4m3_codes>());
+    } else if (all && dtype == MK_DTYPE_I8 && even) {
+      work(even_byte_form<i8_codes>());
+    } else if (all && dtype == MK_DTYPE_I4 && even) {
+      work(nibble_form<false>(b));
+    } else if (all && dtype == MK_DTYPE_I4 && tile::uniform(b.scale.type == MK_SCALE_F16 && !has_ranges(b))) {
+      work(nibble_form<true>(b));
+    } else {
+      work(any_form());
+    }
+  } else {
+    work(plain_form());
   }
-  uint8_t *own = const_cast<uint8_t *>(page) + c.d.warp % 4 * CHAIN_BYTES;
-  if (left < CHAIN_STEPS) {
-    tile::clear_steps(own, left, CHAIN_STEPS);
+}
+
+// A chain's products go out, of what the warp has of it in its warpgroup's page: sixteen rows of 128 columns, of which
+// the first `left` steps are the instruction's. The others are another part's, or nobody's. Where codes have a loop of
+// their own a step's product is under way while the next step's become bf16. wait_lines: gives the panels, when they
+// are there.
+template <uint32_t lines, typename form, typename function>
+__device__ __forceinline__ void begin_products(const wide_consumer &c, const form &of, const uint8_t *page,
+                                               uint32_t left, function wait_lines, tile::weight_chain &weights,
+                                               tile::chain_sums<lines> &chain) {
+  const uint32_t warp = c.d.warp % 4;
+  if constexpr (std::is_same_v<form, plain_form>) {
+    uint8_t *own = const_cast<uint8_t *>(page) + warp * CHAIN_BYTES;
+    if (left < CHAIN_STEPS) {
+      tile::clear_steps(own, left, CHAIN_STEPS);
+    }
+    tile::load(weights, own);
+    const chain_lines x = wait_lines();
+    tile::begin_chain(chain, weights, x.first, x.second);
+  } else if constexpr (std::is_same_v<form, any_form>) {
+    const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
+    of.template each<true>(
+        b, page + warp * b.strip_bytes, tile::lane(), left, [] {},
+        [&](uint32_t i, const tile::weight_tile &step) { tile::set_step(weights, i, step); });
+    const chain_lines x = wait_lines();
+    tile::begin_chain(chain, weights, x.first, x.second);
+  } else {
+    const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
+    const chain_lines x = wait_lines();
+    of.template each<true>(
+        b, page + warp * b.strip_bytes, tile::lane(), left, [] {},
+        [&](uint32_t i, const tile::weight_tile &step) {
+          tile::begin_step(chain, weights, i, step, x.first, x.second);
+        });
+    tile::products_commit();
   }
-  tile::load(to, own);
 }
 
 // sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean
 // nothing. While the first chain is under way `meanwhile` is called. A chain's products go out together and are waited
 // for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights fetched ahead, or chains
 // in smaller groups, both got in each other's way (docs/results/wide.md).
-template <uint32_t lines, typename function>
-__device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+template <uint32_t lines, typename form, typename function>
+__device__ __forceinline__ void multiply_form(wide_consumer &c, const form &of, function meanwhile,
+                                              tile::group_sums &sums) {
   tile::weight_chain weights;
   tile::chain_sums<lines> chain;
   stage_cursor stage = next_stage(c);
@@ -98,10 +152,11 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
       release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
       continue;
     }
-    take_weights(c, weights, page, left);
-    tile::panel first = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
-    tile::panel second = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
-    tile::begin_chain(chain, weights, first, second);
+    auto wait_lines = [&] {
+      tile::panel first = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
+      return chain_lines{first, tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16)};
+    };
+    begin_products(c, of, page, left, wait_lines, weights, chain);
     if (left == instruction_at_hand(c).parts[LINEAR_WEIGHT].cols) {
       meanwhile();
     }
@@ -114,15 +169,21 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
   put_next_stage(c, stage);
 }
 
+template <uint32_t lines, bool all = true, typename function>
+__device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+  with_weights<all>(c, [&](const auto &form) { multiply_form<lines>(c, form, meanwhile, sums); });
+}
+
 // The same of few lines (wide.cuh): 64 by each warpgroup, which has four row tiles of its own, or 32, and both have the
 // same row tiles; then two chains are under way together, since they take less time than it takes to wait for them.
 // Pages of weights go back meanwhile.
 struct chain_pages {  // of the ring
   uint32_t weights, lines;
 };
-template <uint32_t lines>
-__device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, page_cursor &place, uint32_t left,
-                                                 tile::weight_chain &weights, tile::chain_sums<lines> &chain) {
+template <uint32_t lines, typename form>
+__device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, const form &of, page_cursor &place,
+                                                 uint32_t left, tile::weight_chain &weights,
+                                                 tile::chain_sums<lines> &chain) {
   constexpr bool shared = lines < FEW_LINES;
   page_cursor own = place;
   place.next();
@@ -132,17 +193,20 @@ __device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, page_cu
     }
     place.next();
   }
-  take_weights(c, weights, wait_page(c, own.stage, own.page), left);
   const chain_pages pages = {own.slot(), place.slot()};
-  uint32_t panel = tile::shared_address(wait_page(c, place.stage, place.page)) +
-                   (shared ? c.group() * (lines * MK_WIDE_GPU_PANEL_COLS * 2) : 0);
-  place.next();
-  tile::begin_chain(chain, weights, tile::panel_of(panel, 16), tile::panel_of(panel + MK_GPU_PAGE_BYTES / 2, 16));
+  auto wait_lines = [&] {
+    uint32_t panel = tile::shared_address(wait_page(c, place.stage, place.page)) +
+                     (shared ? c.group() * (lines * MK_WIDE_GPU_PANEL_COLS * 2) : 0);
+    place.next();
+    return chain_lines{tile::panel_of(panel, 16), tile::panel_of(panel + MK_GPU_PAGE_BYTES / 2, 16)};
+  };
+  begin_products(c, of, wait_page(c, own.stage, own.page), left, wait_lines, weights, chain);
   return pages;
 }
 
-template <uint32_t lines, typename function>
-__device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+template <uint32_t lines, typename form, typename function>
+__device__ __forceinline__ void multiply_few_form(wide_consumer &c, const form &of, function meanwhile,
+                                                  tile::group_sums &sums) {
   constexpr uint32_t ARRIVALS = lines < FEW_LINES ? 1 : PAGE_ARRIVALS / 4;  // of a warp, at a page of weights
   constexpr bool PAIRS = lines < FEW_LINES;                                 // else registers are too short
   tile::weight_chain weights[2];
@@ -152,8 +216,8 @@ __device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhil
   uint32_t left = cols;
 #pragma unroll 1
   for (; PAIRS && left > CHAIN_STEPS; left -= min(left, 2u * CHAIN_STEPS)) {
-    const chain_pages first = begin_few(c, place, left, weights[0], chain[0]);
-    const chain_pages second = begin_few(c, place, left - CHAIN_STEPS, weights[1], chain[1]);
+    const chain_pages first = begin_few(c, of, place, left, weights[0], chain[0]);
+    const chain_pages second = begin_few(c, of, place, left - CHAIN_STEPS, weights[1], chain[1]);
     tile::fence_shared_for_copies();
     release_slot(c, first.weights, ARRIVALS);
     release_slot(c, second.weights, ARRIVALS);
@@ -169,7 +233,7 @@ __device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhil
   }
 #pragma unroll 1
   for (; left != 0; left -= min(left, static_cast<uint32_t>(CHAIN_STEPS))) {
-    const chain_pages last = begin_few(c, place, left, weights[0], chain[0]);
+    const chain_pages last = begin_few(c, of, place, left, weights[0], chain[0]);
     tile::fence_shared_for_copies();
     release_slot(c, last.weights, ARRIVALS);
     if (left == cols) {
@@ -187,6 +251,11 @@ __device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhil
   put_next_stage(c, place.stage);
 }
 
+template <uint32_t lines, bool all = true, typename function>
+__device__ __forceinline__ void multiply_few(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+  with_weights<all>(c, [&](const auto &form) { multiply_few_form<lines>(c, form, meanwhile, sums); });
+}
+
 // What a warp has of what an instruction makes: a row tile, and lines of it.
 struct warp_share {
   uint32_t tile;
@@ -201,8 +270,8 @@ __device__ inline warp_share share_of(const wide_consumer &c, const mk_instructi
   return {c.d.warp % 4, {first, min(lines, first + SHARED)}};
 }
 
-// Where the lane's upper row of the warp's row tile lies in a plain value, line 0. Of other families tiles of q, k and v
-// may have squares beside their values.
+// Where the lane's upper row of the warp's row tile lies in a plain value, line 0. Of other families tiles of q, k and
+// v may have squares beside their values.
 template <typename element>
 __device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand, const warp_share &own) {
   uint32_t cols = MK_GPU_FAMILIES ? c.d.buffer(operand).tile_cols : 16;

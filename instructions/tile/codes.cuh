@@ -70,6 +70,26 @@ __device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t sec
   }
 }
 
+// Scales of bf16.
+struct byte_scales {
+  uint32_t by[2];  // the lane's two scales, each twice
+  uint32_t unit;   // 128 twice, in a register
+};
+__device__ inline byte_scales byte_scales_of(uint32_t pair) {
+  return {{__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)}, anew(0x43004300u)};
+}
+
+// The same by two multiplications, the first of which is exact, so that scales may be any.
+__device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t second, const byte_scales &scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t word = i < 2 ? first : second;
+    uint32_t code = i % 2 == 0 ? bits_and<0x80008000u>(word << 8, word << 4 & 0x07f007f0u)
+                               : bits_and<0x80008000u>(word, word >> 4 & 0x07f007f0u);
+    to.word[i] = multiply_bf16(multiply_bf16(code, 0x7b807b80u), scales.by[i % 2]);
+  }
+}
+
 // The same where scales are of columns: of elements 0 and 1 of the first four, and of those of the second four, two
 // bf16 each.
 __device__ inline void expand_e4m3_columns(weight_tile &to, uint32_t first, uint32_t second, uint32_t first_scales,
@@ -108,6 +128,22 @@ __device__ inline void expand_i8(weight_tile &to, uint32_t first, uint32_t secon
   }
 }
 
+// The same by fewer instructions, where scales are of bf16. 128 + the lower seven bits is the bf16 with those in its
+// lowest bits, and 128 + 128 times the sign is the one with that: their difference is exact.
+__device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ inline void expand_i8(weight_tile &to, uint32_t first, uint32_t second, const byte_scales &scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t word = (i < 2 ? first : second) >> i % 2 * 8;
+    uint32_t code = subtract_bf16(bits_and<0x007f007fu>(word, scales.unit), bits_and<0x00800080u>(word, scales.unit));
+    to.word[i] = multiply_bf16(code, scales.by[i % 2]);
+  }
+}
+
 // What codes of four bits are multiplied by: scale = head + rest in bf16, and 128 + zero, each twice in a word, of row
 // g and of row g + 8. A scale of bf16 has no rest; of one of fp16 both are exact.
 struct nibble_scales {
@@ -138,11 +174,6 @@ __device__ inline nibble_scales nibble_scales_of(uint32_t pair, uint32_t zeros) 
   return result;
 }
 
-__device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
-  uint32_t result;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-}
 __device__ inline uint32_t multiply_add_bf16(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t result;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));

@@ -68,6 +68,24 @@ __device__ inline void begin_chain(chain_sums<lines> &chain, const weight_chain 
   }
   products_commit();
 }
+
+// The same step by step, where weights are made one after the other: begin_step for each of the eight in order, as soon
+// as it is there, then products_commit.
+template <uint32_t lines>
+__device__ inline void begin_step(chain_sums<lines> &chain, weight_chain &weights, uint32_t i, const weight_tile &from,
+                                  panel first, panel second) {
+  if (i == 0) {
+    pin(chain.value);
+  }
+  set_step(weights, i, from);
+  pin(weights.step[i]);
+  products_begin();
+  if (i == 0) {
+    multiply_transposed<false>(chain.value, weights.step[0], first);
+  } else {
+    multiply_transposed<true>(chain.value, weights.step[i], panel_at(i < 4 ? first : second, i % 4 * 32));
+  }
+}
 // The compiler may use sums and weights from here on, not sooner. pending: chains that were begun later.
 template <uint32_t pending = 0, uint32_t lines>
 __device__ inline void finish_chain(chain_sums<lines> &chain, weight_chain &weights) {

@@ -203,7 +203,7 @@ static float code_of(uint32_t way, const uint32_t *in, uint32_t element) {
   }
   const uint32_t byte = element % 4 / 2 + element % 2 * 2; /* 0 2 1 3 */
   const uint8_t code = (uint8_t)(in[element / 4] >> 8 * byte);
-  return way == MK_CODES_WAY_I8 ? (float)(int8_t)code : mk_e4m3_to_float(code);
+  return way >= MK_CODES_WAY_I8 ? (float)(int8_t)code : mk_e4m3_to_float(code);
 }
 
 static float scale_of(uint32_t way, const uint32_t *in, uint32_t element) {
@@ -223,7 +223,7 @@ static void test_way(tile_gpu *gpu, uint32_t way, uint32_t count) {
       const uint32_t at = 16 * h;
       x[2] ^= (x[2] >> at & 0x7fff) == 0x7c00 ? 1u << at : 0;
     }
-    for (uint32_t b = 0; b < 8 && way == MK_CODES_WAY_E4M3_RAISED; b++) {
+    for (uint32_t b = 0; b < 8 && (way == MK_CODES_WAY_E4M3_RAISED || way == MK_CODES_WAY_E4M3_TWICE); b++) {
       const uint32_t at = 8 * (b % 4);
       x[b / 4] ^= (x[b / 4] >> at & 0x7f) == 0x7f ? 1u << at : 0;
     }

@@ -7,7 +7,6 @@
 // it has one strip of each of four row tiles: wide_copies.cuh.)
 #pragma once
 #include "instructions/tile/codes.cuh"
-#include "instructions/tile/group.cuh"
 #include "vm/gpu/device.cuh"
 #include "vm/program/strips.h"
 
@@ -112,8 +111,6 @@ struct lane_lines {
 // steps, with its fragment in bf16. strip: where it lies. `left`: how many steps there are; after the last one of bf16
 // lies an older page, and codes are whole strips. `early`: all is read at the beginning, where registers suffice.
 struct plain_form {
-  __device__ explicit plain_form(const mk_gpu_buffer &) {}
-
   template <bool early, typename taken, typename taker>
   __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
                        taker take) const {
@@ -136,42 +133,82 @@ struct plain_form {
   }
 };
 
+// Codes of eight bits.
 struct e4m3_codes {
-  enum { BY_BITS = 1 };
   template <typename scales>
   __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const scales &by) {
     tile::expand_e4m3(to, first, second, by);
   }
-};
-struct i8_codes {
-  enum { BY_BITS = 0 };
-  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const tile::row_scales &by) {
-    tile::expand_i8(to, first, second, by);
+  // Fewer instructions where all of a strip suits them.
+  template <typename worker>
+  __device__ static bool expand_raised(uint32_t pair, worker work) {
+    const uint32_t raised = tile::raise_scales(pair);
+    const bool all = tile::all_lanes(tile::are_finite(raised));
+    if (all) {
+      work(tile::raised_scales_of(raised));
+    }
+    return all;
   }
 };
+struct i8_codes {
+  template <typename scales>
+  __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const scales &by) {
+    tile::expand_i8(to, first, second, by);
+  }
+  template <typename worker>
+  __device__ static bool expand_raised(uint32_t pair, worker work) {
+    work(tile::byte_scales_of(pair));
+    return true;
+  }
+};
+
+template <typename codes, typename scales>
+__device__ inline void expand_line(const uint4 &four, uint32_t i, const scales &by, const auto &take) {
+  tile::weight_tile weights;
+  codes::expand(weights, four.x, four.y, by);
+  take(i, weights);
+  codes::expand(weights, four.z, four.w, by);
+  take(i + 1, weights);
+}
+template <typename codes, bool early, typename scales>
+__device__ inline void expand_lines(const lane_lines<MK_STRIP_STEPS / 2, early> &lines, const scales &by,
+                                    const auto &loaded, const auto &take) {
+  if constexpr (early) {
+    loaded();
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
+    expand_line<codes>(lines[i / 2], i, by, take);
+  }
+  if constexpr (!early) {
+    loaded();
+  }
+}
+
+// Scales of bf16, one a row.
+__device__ inline bool has_even_scales(const mk_gpu_buffer &b) {
+  return !has_ranges(b) && b.scale.type == MK_SCALE_BF16;
+}
+__device__ inline uint32_t even_pair(const uint8_t *strip, uint32_t lane) {
+  return tile::load<uint32_t>(strip + 4 * 512 + tile::lane_row(lane) * 4);
+}
+
 template <typename codes>
 struct byte_form {
-  bool ranges, by_bits;
-  __device__ explicit byte_form(const mk_gpu_buffer &b)
-      : ranges(has_ranges(b)), by_bits(codes::BY_BITS && !has_ranges(b) && b.scale.type == MK_SCALE_BF16) {}
+  bool ranges, even;
+  __device__ explicit byte_form(const mk_gpu_buffer &b) : ranges(has_ranges(b)), even(has_even_scales(b)) {}
 
   template <bool early, typename taken, typename taker>
   __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
                        taker take) const {
     const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
-    if constexpr (codes::BY_BITS) {
-      if (by_bits) {
-        uint32_t pair = tile::load<uint32_t>(strip + 4 * 512 + tile::lane_row(lane) * 4);
-        uint32_t raised = tile::raise_scales(pair);
-        if (tile::all_lanes(tile::are_finite(raised))) {
-          expand_all<early>(lines, tile::raised_scales_of(raised), loaded, take);
-          return;
-        }
-      }
+    if (even && codes::expand_raised(even_pair(strip, lane),
+                                     [&](const auto &by) { expand_lines<codes, early>(lines, by, loaded, take); })) {
+      return;
     }
     quarter_scales by(b, strip, 0, lane);
     if (!ranges) {
-      expand_all<early>(lines, by.scale, loaded, take);
+      expand_lines<codes, early>(lines, by.scale, loaded, take);
       return;
     }
 #pragma unroll
@@ -179,32 +216,20 @@ struct byte_form {
       if (i != 0) {
         by = quarter_scales(b, strip, i / 2, lane);
       }
-      expand_line(lines[i / 2], i, by.scale, take);
+      expand_line<codes>(lines[i / 2], i, by.scale, take);
     }
     loaded();
   }
+};
 
-  template <typename scales, typename taker>
-  __device__ static void expand_line(const uint4 &four, uint32_t i, const scales &by, taker take) {
-    tile::weight_tile weights;
-    codes::expand(weights, four.x, four.y, by);
-    take(i, weights);
-    codes::expand(weights, four.z, four.w, by);
-    take(i + 1, weights);
-  }
-  template <bool early, typename scales, typename taken, typename taker>
-  __device__ static void expand_all(const lane_lines<MK_STRIP_STEPS / 2, early> &lines, const scales &by, taken loaded,
-                                    taker take) {
-    if constexpr (early) {
-      loaded();
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
-      expand_line(lines[i / 2], i, by, take);
-    }
-    if constexpr (!early) {
-      loaded();
-    }
+// The same where scales are of bf16, one a row. Whatever they and the codes are, all warps go one way.
+template <typename codes>
+struct even_byte_form {
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
+                       taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
+    expand_lines<codes, early>(lines, tile::byte_scales_of(even_pair(strip, lane)), loaded, take);
   }
 };
 
@@ -269,7 +294,7 @@ template <typename worker>
 __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   bool one_scale = b.scale.ranges == 1;
   if constexpr (!MK_GPU_QUANTISED) {
-    work(plain_form(b));
+    work(plain_form());
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
     work(nibble_form<false>(b));
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
@@ -281,18 +306,17 @@ __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   } else if (b.dtype == MK_DTYPE_I8) {
     work(byte_form<i8_codes>(b));
   } else {
-    work(plain_form(b));
+    work(plain_form());
   }
 }
 
-// The strip of a warp as the part of a warpgroup's left operand that is its own. `left`: of its steps, so many are
-// there.
-__device__ inline void load_strip(tile::weight_chain &to, const mk_gpu_buffer &b, const uint8_t *strip, uint32_t left) {
-  with_form(b, [&](const auto &form) {
-    form.template each<true>(
-        b, strip, tile::lane(), left, [] {},
-        [&](uint32_t i, const tile::weight_tile &weights) { tile::set_step(to, i, weights); });
-  });
-}
+// A form that is looked up strip by strip: where a loop for each of them would be too much code.
+struct any_form {
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
+                       taker take) const {
+    with_form(b, [&](const auto &form) { form.template each<early>(b, strip, lane, left, loaded, take); });
+  }
+};
 
 }  // namespace mk

@@ -24,8 +24,14 @@ __device__ inline tile::weight_tile expand(const uint4 &in, uint32_t way) {
       }
       break;
     }
+    case MK_CODES_WAY_E4M3_TWICE:
+      tile::expand_e4m3(to, in.x, in.y, tile::byte_scales_of(in.z));
+      break;
     case MK_CODES_WAY_I8:
       tile::expand_i8(to, in.x, in.y, bf16_scales(in.z));
+      break;
+    case MK_CODES_WAY_I8_BF16:
+      tile::expand_i8(to, in.x, in.y, tile::byte_scales_of(in.z));
       break;
     case MK_CODES_WAY_I4_BF16:
       tile::expand_i4<false>(to, in.x, tile::nibble_scales_of<false>(in.z, in.w));

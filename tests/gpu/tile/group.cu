@@ -41,7 +41,8 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_load(const mk_ti
 }
 
 // out [128 lines][64 rows] = W times `lines_used` lines from `first_line` on, zeros elsewhere. in: `count` chains of W
-// as above, then the lines [128][128 count]; of the last chain the steps from `first` on do not count.
+// as above, then the lines [128][128 count]; of the last chain the steps from `first` on do not count. Every other
+// chain goes out step by step.
 template <uint32_t lines_used, uint32_t first_line = 0>
 __device__ inline void multiply_chains(const mk_tile_params &params) {
   __shared__ __align__(1024) uint8_t room[4 * CHAIN_WORDS * 16 + 2 * PANEL_BYTES];
@@ -68,8 +69,20 @@ __device__ inline void multiply_chains(const mk_tile_params &params) {
     }
     tile::load(weights, own);
     const uint32_t address = tile::shared_address(panels) + first_line * 128;
-    tile::begin_chain(chain, weights, tile::panel_of(address, 16), tile::panel_of(address + PANEL_BYTES, 16));
-    tile::finish_chain(chain, weights);
+    const tile::panel first = tile::panel_of(address, 16), second = tile::panel_of(address + PANEL_BYTES, 16);
+    if (c % 2 == 0) {
+      tile::begin_chain(chain, weights, first, second);
+      tile::finish_chain(chain, weights);
+    } else {
+      tile::weight_chain made;
+#pragma unroll
+      for (uint32_t s = 0; s < MK_GROUP_STEPS; s++) {
+        const uint32_t(&step)[4] = weights.step[s];
+        tile::begin_step(chain, made, s, {{step[0], step[1], step[2], step[3]}}, first, second);
+      }
+      tile::products_commit();
+      tile::finish_chain(chain, made);
+    }
     tile::add(sums, chain);
   }
   const uint32_t row = threadIdx.x / 32 * 16 + tile::row_in_tile();
