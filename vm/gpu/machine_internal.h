@@ -6,6 +6,7 @@
 #define MK_GPU_MACHINE_INTERNAL_H
 
 #include "vm/gpu/driver.h"
+#include "vm/gpu/image.h"
 #include "vm/gpu/launch.h"
 #include "vm/gpu/machine.h"
 #include "vm/gpu/nccl.h"
@@ -168,6 +169,8 @@ bool mk_gpu_is_of_family(const mk_program *program);
 bool mk_gpu_is_quantised(const mk_program *program);
 /* Whether the program draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
+/* image.c. The kernel that runs the machine's program; its recording twin, where there is one, comes next. */
+mk_gpu_image_part mk_gpu_image_of(const mk_gpu *gpu);
 /* tables.c. Where the tables of the program lie in their allocation, as offsets: the rank's instructions, queues and
  * buffers, the totals of counters, counters, controls, and what else peers.h and wide.c say. */
 typedef struct mk_gpu_tables {

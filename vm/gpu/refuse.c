@@ -118,8 +118,9 @@ static bool is_of_family(const mk_instruction *in, bool wide) {
 }
 
 bool mk_gpu_is_of_family(const mk_program *program) {
+  const bool wide = is_wide(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
-    if (is_of_family(&program->instructions[i], is_wide(program))) {
+    if (is_of_family(&program->instructions[i], wide)) {
       return true;
     }
   }
