@@ -98,18 +98,20 @@ __device__ __forceinline__ void with_weights(const wide_consumer &c, worker work
 // A chain's products go out, of what the warp has of it in its warpgroup's page: sixteen rows of 128 columns, of which
 // the first `left` steps are the instruction's. The others are another part's, or nobody's. Where codes have a loop of
 // their own a step's product is under way while the next step's become bf16. wait_lines: gives the panels, when they
-// are there.
+// are there. `has_rows`: the warp's sixteen are the instruction's; others need not be loaded.
 template <uint32_t lines, typename form, typename function>
 __device__ __forceinline__ void begin_products(const wide_consumer &c, const form &of, const uint8_t *page,
-                                               uint32_t left, function wait_lines, tile::weight_chain &weights,
-                                               tile::chain_sums<lines> &chain) {
+                                               uint32_t left, bool has_rows, function wait_lines,
+                                               tile::weight_chain &weights, tile::chain_sums<lines> &chain) {
   const uint32_t warp = c.d.warp % 4;
   if constexpr (std::is_same_v<form, plain_form>) {
     uint8_t *own = const_cast<uint8_t *>(page) + warp * CHAIN_BYTES;
     if (left < CHAIN_STEPS) {
       tile::clear_steps(own, left, CHAIN_STEPS);
     }
-    tile::load(weights, own);
+    if (has_rows) {
+      tile::load(weights, own);
+    }
     const chain_lines x = wait_lines();
     tile::begin_chain(chain, weights, x.first, x.second);
   } else if constexpr (std::is_same_v<form, any_form>) {
@@ -156,7 +158,7 @@ __device__ __forceinline__ void multiply_form(wide_consumer &c, const form &of, 
       tile::panel first = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
       return chain_lines{first, tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16)};
     };
-    begin_products(c, of, page, left, wait_lines, weights, chain);
+    begin_products(c, of, page, left, true, wait_lines, weights, chain);
     if (left == instruction_at_hand(c).parts[LINEAR_WEIGHT].cols) {
       meanwhile();
     }
@@ -182,7 +184,7 @@ struct chain_pages {  // of the ring
 };
 template <uint32_t lines, typename form>
 __device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, const form &of, page_cursor &place,
-                                                 uint32_t left, tile::weight_chain &weights,
+                                                 uint32_t left, bool has_rows, tile::weight_chain &weights,
                                                  tile::chain_sums<lines> &chain) {
   constexpr bool shared = lines < FEW_LINES;
   page_cursor own = place;
@@ -200,7 +202,7 @@ __device__ __forceinline__ chain_pages begin_few(const wide_consumer &c, const f
     place.next();
     return chain_lines{tile::panel_of(panel, 16), tile::panel_of(panel + MK_GPU_PAGE_BYTES / 2, 16)};
   };
-  begin_products(c, of, wait_page(c, own.stage, own.page), left, wait_lines, weights, chain);
+  begin_products(c, of, wait_page(c, own.stage, own.page), left, has_rows, wait_lines, weights, chain);
   return pages;
 }
 
@@ -213,11 +215,15 @@ __device__ __forceinline__ void multiply_few_form(wide_consumer &c, const form &
   tile::chain_sums<lines> chain[2];
   page_cursor place{next_stage(c)};
   const uint32_t cols = tile::uniform(static_cast<uint32_t>(instruction_at_hand(c).parts[LINEAR_WEIGHT].cols));
+  const uint32_t rows = tile::uniform(static_cast<uint32_t>(instruction_at_hand(c).parts[LINEAR_WEIGHT].rows));
+  const bool has_rows = (lines < FEW_LINES ? c.d.warp % 4 : c.d.warp) < rows;
   uint32_t left = cols;
+  tile::zero(weights[0]);
+  tile::zero(weights[1]);
 #pragma unroll 1
   for (; PAIRS && left > CHAIN_STEPS; left -= min(left, 2u * CHAIN_STEPS)) {
-    const chain_pages first = begin_few(c, of, place, left, weights[0], chain[0]);
-    const chain_pages second = begin_few(c, of, place, left - CHAIN_STEPS, weights[1], chain[1]);
+    const chain_pages first = begin_few(c, of, place, left, has_rows, weights[0], chain[0]);
+    const chain_pages second = begin_few(c, of, place, left - CHAIN_STEPS, has_rows, weights[1], chain[1]);
     tile::fence_shared_for_copies();
     release_slot(c, first.weights, ARRIVALS);
     release_slot(c, second.weights, ARRIVALS);
@@ -233,7 +239,7 @@ __device__ __forceinline__ void multiply_few_form(wide_consumer &c, const form &
   }
 #pragma unroll 1
   for (; left != 0; left -= min(left, static_cast<uint32_t>(CHAIN_STEPS))) {
-    const chain_pages last = begin_few(c, of, place, left, weights[0], chain[0]);
+    const chain_pages last = begin_few(c, of, place, left, has_rows, weights[0], chain[0]);
     tile::fence_shared_for_copies();
     release_slot(c, last.weights, ARRIVALS);
     if (left == cols) {

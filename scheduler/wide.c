@@ -12,7 +12,10 @@
 #include "scheduler/lower_internal.h"
 #include "vm/program/attend_list.h"
 
-enum { UNIT_TILES = MK_CHAIN_COLS / MK_TILE };
+enum {
+  UNIT_TILES = MK_CHAIN_COLS / MK_TILE,
+  LEAST_TILES = 2, /* of a unit where lines are few: each unit reads all of them */
+};
 
 static uint32_t groups_of(uint32_t tiles) { return mk_divide_up(tiles, UNIT_TILES); }
 
@@ -25,11 +28,15 @@ static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles, uin
 }
 
 /* How many row tiles a unit has, of a weight of `tiles` of them. Where lines are few, how soon the weight is read
- * decides the time, and whole units would leave half of the SMs without one: units then have half as many. Not with
- * several ranks, as a NORM's sums must all be on its own rank. */
+ * decides the time, and whole units would leave half of the SMs without one: units then have half as many, or a
+ * quarter. Not with several ranks, as a NORM's sums must all be on its own rank. */
 static uint32_t each_of(const mk_lowering *lowering, uint32_t tiles) {
-  const bool few = lowering->lines <= MK_PROMPT_ROWS && 2 * mk_wide_units(lowering, tiles) <= lowering->sms;
-  return few && lowering->ranks == 1 ? UNIT_TILES / 2 : UNIT_TILES;
+  uint32_t each = UNIT_TILES;
+  while (lowering->lines <= MK_PROMPT_ROWS && lowering->ranks == 1 && each > LEAST_TILES &&
+         2 * mk_divide_up(tiles, each) * lowering->line_tiles <= lowering->sms) {
+    each /= 2;
+  }
+  return each;
 }
 
 /* The units that are dealt from here on are done at the same time: rounds begin anew, after the last unit's SM. Not for
@@ -352,10 +359,11 @@ static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_
   return MK_OK;
 }
 
-/* Emits half units, each on an SM of its own. A NORM has a whole chain of columns, which is a unit: it waits for all
- * sums of its lines. */
-static mk_status add_halves(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
-  const uint32_t line_tiles = lowering->line_tiles, each = UNIT_TILES / 2;
+/* Emits units of fewer row tiles, each on an SM of its own. A NORM has a whole chain of columns, which is a unit: it
+ * waits for all sums of its lines. */
+static mk_status add_small_units(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles,
+                                 uint32_t each) {
+  const uint32_t line_tiles = lowering->line_tiles;
   char name[64];
   snprintf(name, sizeof name, "%s_sums", lowering->graph->values[node->output].name);
   MK_TRY(mk_add_counters(lowering, name, &lowering->values[node->output].summed));
@@ -384,8 +392,9 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
     MK_TRY(lower_parts(lowering, node, &plan, tiles));
   }
   out->summed = MK_NO_COUNTER;
-  return each_of(lowering, tiles) == UNIT_TILES ? add_units(lowering, node, &plan, tiles)
-                                                : add_halves(lowering, node, &plan, tiles);
+  const uint32_t each = each_of(lowering, tiles);
+  return each == UNIT_TILES ? add_units(lowering, node, &plan, tiles)
+                            : add_small_units(lowering, node, &plan, tiles, each);
 }
 
 mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {

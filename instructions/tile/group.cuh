@@ -23,6 +23,12 @@ struct weight_chain {  // a warp's sixteen rows of 128 columns
   uint32_t step[8][4];
 };
 
+__device__ inline void zero(weight_chain &to) {
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    to.step[i][0] = to.step[i][1] = to.step[i][2] = to.step[i][3] = 0;
+  }
+}
 __device__ inline void zero(group_sums &to) {
 #pragma unroll
   for (uint32_t i = 0; i < 64; i++) {

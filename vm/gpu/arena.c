@@ -219,6 +219,7 @@ mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
     }
   }
   gpu->scratch = gpu->work + scratch;
+  MK_TRY(mk_gpu_map_count(gpu) == 0 ? MK_OK : mk_gpu_find_box_tiles(gpu));
   return gpu->lent ? borrow(gpu) : MK_OK;
 }
 

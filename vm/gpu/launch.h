@@ -92,7 +92,10 @@ typedef struct mk_gpu_buffer {
     uint32_t blocks;    /* BLOCKS */
   };
   uint8_t store, dtype; /* mk_store, mk_dtype */
-  uint16_t head_dim;    /* BLOCKS; with several rows also of what COMBINE writes, which comes line by line */
+  union {
+    uint16_t head_dim;  /* BLOCKS; with several rows also of what COMBINE writes, which comes line by line */
+    uint16_t box_tiles; /* TILES, in wide steps of several sequences: the row tiles of a copy by its tensor map */
+  };
   union {
     uint32_t block_tokens; /* BLOCKS */
     uint32_t combined_low; /* of ATTENTION's parts, several rows: the address of COMBINE's result, lower half */

@@ -377,6 +377,7 @@ static void free_rank(mk_gpu *gpu, bool lost) {
   }
   mk_free(gpu->told);
   mk_free(gpu->places);
+  mk_free(gpu->box_tiles);
   mk_free(gpu->shares);
   mk_free(gpu->share_of);
   mk_free(gpu->block_table);

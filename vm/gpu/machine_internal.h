@@ -113,6 +113,7 @@ struct mk_gpu {
   mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, controls */
   mk_cu_address ahead;             /* as large as the buffer of plans: of flights that are ahead */
   mk_cu_address *places;           /* of buffers */
+  uint16_t *box_tiles;             /* of weights, in wide steps: the row tiles of a copy by their tensor maps */
   const mk_gpu *lender;            /* while the machine opens */
   bool lent;                       /* weights and KV cache are another machine's */
   mk_cu_address counters, control;
@@ -182,6 +183,7 @@ mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
  * stays empty for all others. */
 size_t mk_gpu_map_count(const mk_gpu *gpu);
+mk_status mk_gpu_find_box_tiles(mk_gpu *gpu); /* MK_ERR_RUNTIME for memory */
 /* The bytes of the work lists of so many steps; 0: the program has none. */
 uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps);
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);

@@ -38,6 +38,7 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
     out.blocks = b->blocks;
   }
   if (b->store == MK_STORE_TILES) {
+    out.box_tiles = gpu->box_tiles == NULL ? 0 : gpu->box_tiles[index];
     const bool quantised = mk_dtype_is_quantised(b->dtype);
     out.strip_bytes =
         quantised ? mk_strip_bytes(b) : MK_STRIP_STEPS * MK_TILE_STEP_ELEMENTS * (uint32_t)sizeof(uint16_t);

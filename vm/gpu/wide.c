@@ -31,8 +31,29 @@ static map_shape shape_of_lines(const mk_buffer *b) {
                      .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES / 2}};
 }
 
-/* Boxes of a chain of four row tiles of a weight: words of a piece, pieces, row tiles. */
-static map_shape shape_of_weight(const mk_buffer *b) {
+/* As many as a warpgroup multiplies; half as many where no instruction of steps of several sequences has more. */
+mk_status mk_gpu_find_box_tiles(mk_gpu *gpu) {
+  const mk_program *p = gpu->program;
+  const uint16_t group = MK_WIDE_GPU_UNIT_TILES / 2;
+  const bool halves = mk_program_slots(p) > 1 && gpu->ranks == 1;
+  MK_TRY(mk_alloc(p->buffer_count, sizeof *gpu->box_tiles, &gpu->box_tiles));
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    gpu->box_tiles[b] = (uint16_t)(halves ? group / 2 : group);
+  }
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_opcode_info *info = mk_opcode_lookup(p->instructions[i].opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      const mk_operand *o = &p->instructions[i].operands[slot];
+      if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->rows > group / 2) {
+        gpu->box_tiles[o->buffer] = group;
+      }
+    }
+  }
+  return MK_OK;
+}
+
+/* Boxes of a chain of so many row tiles of a weight: words of a piece, pieces, row tiles. */
+static map_shape shape_of_weight(const mk_buffer *b, uint32_t box_tiles) {
   const bool quantised = mk_dtype_is_quantised(b->dtype);
   const uint32_t pieces = mk_wide_gpu_pieces(b->dtype), steps = mk_buffer_grid_cols(b);
   const uint32_t words = (quantised ? mk_strip_bytes(b) / pieces : MK_TILE * MK_TILE * 2) / 8;
@@ -42,7 +63,7 @@ static map_shape shape_of_weight(const mk_buffer *b) {
                      .rank = 3,
                      .sizes = {words, all, mk_buffer_grid_rows(b)},
                      .strides = {words * UINT64_C(8), all * words * 8},
-                     .box = {words, pieces, MK_WIDE_GPU_UNIT_TILES / 2}};
+                     .box = {words, pieces, box_tiles}};
 }
 
 /* What lies beyond the buffer, or beyond a share of it, comes as zeros. */
@@ -69,14 +90,14 @@ mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to) {
     bool lines =
         buffer->kind == MK_KIND_ACTIVATION && buffer->dtype == MK_DTYPE_BF16 && buffer->store == MK_STORE_PLAIN;
     if (lines || (buffer->store == MK_STORE_TILES && !mk_gpu_is_dealt(gpu, b))) {
-      const map_shape shape = lines ? shape_of_lines(buffer) : shape_of_weight(buffer);
+      const map_shape shape = lines ? shape_of_lines(buffer) : shape_of_weight(buffer, gpu->box_tiles[b]);
       MK_TRY(encode(gpu, b, mk_gpu_address(gpu, b), &shape, &maps[b]));
     }
   }
   for (size_t s = 0; s < gpu->share_count; s++) {
     const mk_gpu_share *share = &gpu->shares[s];
     if (program->buffers[share->buffer].store == MK_STORE_TILES) {
-      map_shape shape = shape_of_weight(&program->buffers[share->buffer]);
+      map_shape shape = shape_of_weight(&program->buffers[share->buffer], gpu->box_tiles[share->buffer]);
       shape.sizes[2] = share->unit + share->units;
       MK_TRY(encode(gpu, share->buffer, mk_gpu_share_base(share), &shape, &maps[share->number]));
     }

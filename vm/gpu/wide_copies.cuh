@@ -110,9 +110,12 @@ __device__ inline const mk_gpu_tensor_map *map_of(const device &d, uint32_t buff
 __device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
   streamed weights = {map_of(d, operand.buffer), operand.row, operand.col, false,
                       !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
+  if constexpr (MK_GPU_SLOTS) {
+    weights.bytes = d.buffer(operand).box_tiles * CHAIN_BYTES;
+  }
   if constexpr (MK_GPU_QUANTISED) {
     const mk_gpu_buffer &b = d.buffer(operand);
-    weights.bytes = GROUP_TILES * b.strip_bytes;
+    weights.bytes = (MK_GPU_SLOTS ? b.box_tiles : GROUP_TILES) * b.strip_bytes;
     weights.pieces = mk_wide_gpu_pieces(b.dtype);
     weights.col = operand.col * weights.pieces / CHAIN_STEPS;  // codes begin with whole strips
   }
