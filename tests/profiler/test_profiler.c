@@ -125,6 +125,20 @@ Test(profiler, bytes) {
   stop(&f);
 }
 
+/* How long the sequences of several rows were a trace does not tell. */
+Test(profiler, bytes_of_several_rows) {
+  fixture f;
+  start(&f, 0);
+  f.trace->program->ranges.batch.high = 4;
+  for (uint32_t i = 0; i < f.program->instruction_count; i++) {
+    cr_expect(f.program->instructions[i].opcode != MK_OP_ATTENTION || mk_profile_bytes(f.summary->profile, i, 4) == 0);
+  }
+  char *text = text_of(f.summary, mk_summary_print_short);
+  cr_expect_not_null(strstr(text, "MB of weights, KV caches left out; %band"), "%s", text);
+  free(text);
+  stop(&f);
+}
+
 /* The parts of the path follow each other, from a boundary to the end of the last `next`. */
 static void expect_path(const mk_summary *s) {
   const mk_path *path = &s->path;

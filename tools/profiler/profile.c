@@ -345,13 +345,14 @@ double mk_profile_bytes(const mk_profile *profile, uint32_t instruction, uint32_
   const mk_program *program = profile->program;
   const mk_instruction *in = &program->instructions[instruction];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const bool one_row = mk_program_rows(program) == 1;
   double bytes = 0;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].store == MK_OPERAND_STORE_TILES &&
         operand->buffer < program->buffer_count) {
       bytes += (double)mk_tiles_bytes(&program->buffers[operand->buffer], operand->rows, operand->col, operand->cols);
-    } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && mk_opcode_loads_state(info) &&
+    } else if (one_row && info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && mk_opcode_loads_state(info) &&
                operand->buffer < program->buffer_count) {
       bytes += block_bytes(operand->row, &program->buffers[operand->buffer], profile->trace->first_position + step);
     }

@@ -75,7 +75,8 @@ mk_status mk_profile_check(const mk_profile *profile);
 enum { MK_LABEL_SIZE = 64 };
 const char *mk_profile_label(const mk_profile *profile, uint32_t instruction, char text[MK_LABEL_SIZE]);
 
-/* Weight tiles and KV blocks that the loader reads for an instruction in a step. */
+/* Weight tiles and KV blocks that the loader reads for an instruction in a step; with several rows per step weight
+ * tiles alone, since a trace does not tell how long the sequences were. */
 double mk_profile_bytes(const mk_profile *profile, uint32_t instruction, uint32_t step);
 
 #endif

@@ -181,8 +181,9 @@ static void print_opcodes(const mk_summary *s, FILE *file) {
     }
     fprintf(file, "\n");
   }
-  fprintf(file, "bytes per step: %.2f MB; %%band: while consumers are at the opcode, of %s %.3f TB/s\n",
-          st->bytes * 1e-6, s->bandwidth_given ? "the given" : "the mean of a step,", s->bandwidth * 1e-12);
+  fprintf(file, "bytes per step: %.2f MB%s; %%band: while consumers are at the opcode, of %s %.3f TB/s\n",
+          st->bytes * 1e-6, mk_program_rows(s->profile->program) == 1 ? "" : " of weights, KV caches left out",
+          s->bandwidth_given ? "the given" : "the mean of a step,", s->bandwidth * 1e-12);
 }
 
 /* The stages of all layers that make the same value. */

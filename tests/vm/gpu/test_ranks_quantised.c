@@ -40,16 +40,17 @@ typedef struct rig {
   bool wide;
 } rig;
 
-/* Wide steps, of one sequence, have a cache of bf16 so far. */
+/* Wide steps have a cache of bf16 here; those of SHARED rows are of several sequences. */
+enum { SHARED = 64 };
 static mk_program *compile(const mk_config *config, uint32_t ranks, uint32_t rows) {
   mk_graph *graph;
   mk_program *program;
   const bool wide = rows > MK_MAX_ROWS;
-  const mk_compile_options options = {.sms = 4,
+  const mk_compile_options options = {.sms = rows == SHARED ? 8 : 4, /* enough for units of two row tiles */
                                       .ranks = ranks,
                                       .max_seq = 256,
                                       .rows = rows,
-                                      .slots = wide,
+                                      .slots = rows == SHARED ? rows : wide,
                                       .kv = wide ? MK_DTYPE_BF16 : MK_DTYPE_E4M3};
   cr_assert_eq(mk_llama_graph(config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
@@ -109,8 +110,8 @@ static void expect_strips(const rig *r, const mk_operand *o, const mk_gpu_buffer
   const uint64_t unit = plain ? 512 : own->strip_bytes;
   const uint32_t steps = plain ? 1 : MK_STRIP_STEPS;
   const uint64_t pitch = (own->grid_cols + steps - 1) / steps * unit, bytes = (o->cols + steps - 1) / steps * unit;
-  cr_assert_eq(memcmp(&own->rows, &of_one->rows, sizeof *own - offsetof(mk_gpu_buffer, rows)), 0,
-               "%s: only the address differs", r->name);
+  const size_t after_address = offsetof(mk_gpu_buffer, rows), end = offsetof(mk_gpu_buffer, scale) + sizeof own->scale;
+  cr_assert_eq(memcmp(&own->rows, &of_one->rows, end - after_address), 0, "%s: only the address differs", r->name);
   for (uint32_t row = o->row; row < (uint32_t)o->row + o->rows; row++) {
     const uint64_t at = row * pitch + o->col / steps * unit;
     cr_assert_eq((own->address + at) % 16, 0, "%s: a bulk copy begins there", r->name);
@@ -128,14 +129,16 @@ static fake_map map_of(const mk_gpu *gpu, uint32_t number) {
 }
 
 /* The same strips as the loader for wide steps copies them: of four row tiles at a time, those of the operand and
- * others (vm/gpu/wide_copies.cuh). */
-static void expect_copies(const rig *r, const mk_gpu *gpu, const mk_operand *o, const mk_gpu_buffer *of_one) {
+ * others, or of two, where no operand has more (vm/gpu/wide_copies.cuh). */
+static void expect_copies(const rig *r, const mk_gpu *gpu, const mk_operand *o, const mk_gpu_buffer *own,
+                          const mk_gpu_buffer *of_one) {
   const fake_map map = map_of(gpu, o->buffer);
   const uint64_t piece = map.box[0] * UINT64_C(8), pieces = mk_wide_gpu_pieces(of_one->dtype);
   const bool plain = of_one->dtype == MK_DTYPE_BF16;
   const uint64_t pitch =
       plain ? of_one->grid_cols * piece : (of_one->grid_cols + MK_STRIP_STEPS - 1) / MK_STRIP_STEPS * pieces * piece;
-  cr_assert(map.type == MK_CU_TENSOR_U64 && map.rank == 3 && map.box[1] == pieces && map.box[2] == 4, "%s", r->name);
+  cr_assert(map.type == MK_CU_TENSOR_U64 && map.rank == 3 && map.box[1] == pieces, "%s", r->name);
+  cr_assert(map.box[2] == own->box_tiles && (own->box_tiles == 4 || o->rows <= own->box_tiles), "%s", r->name);
   cr_assert_eq(piece * pieces, of_one->strip_bytes, "%s", r->name);
   cr_assert_leq(4 * of_one->strip_bytes, MK_GPU_PAGE_BYTES, "%s", r->name);
   for (uint32_t row = o->row; row < (uint32_t)o->row + o->rows; row++) {
@@ -165,6 +168,7 @@ static void expect_blocks(const rig *r, const mk_operand *o, const mk_gpu_buffer
 }
 
 /* What an instruction of a rank names. seen: of weights in codes, and of caches, one more each. */
+static uint32_t halves; /* operands that are copied by two row tiles */
 static void expect_instruction(const rig *r, const mk_gpu *gpu, size_t index, uint32_t seen[2]) {
   const mk_instruction *in = &r->program->instructions[index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
@@ -185,7 +189,8 @@ static void expect_instruction(const rig *r, const mk_gpu *gpu, size_t index, ui
     if (!tiles) {
       expect_blocks(r, part, &own, &of_one);
     } else if (r->wide) {
-      expect_copies(r, gpu, part, &of_one);
+      expect_copies(r, gpu, part, &own, &of_one);
+      halves += own.box_tiles == 2;
     } else {
       expect_strips(r, part, &own, &of_one);
     }
@@ -263,6 +268,10 @@ Test(gpu_ranks_quantised, have_the_bytes_of_one_gpu) {
     expect_bytes_of_one(form, 2, 1);
     expect_bytes_of_one(form, 2, 16);
     expect_bytes_of_one(form, 1, 128);
+    cr_assert_eq(halves, 0, "of one sequence");
+    expect_bytes_of_one(form, 1, SHARED);
+    cr_assert_neq(halves, 0);
+    halves = 0;
     expect_bytes_of_one(form, 2, 128);
     expect_bytes_of_one(form, 3, 4); /* more ranks than KV heads: rows of q, k and v lie by ranges of the shape */
   }
