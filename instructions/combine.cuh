@@ -35,18 +35,6 @@ __device__ inline uint32_t fused_combine(const consumer &c) {
   return splits_in_use(c, *in) == 1 && !tested ? in->uid : 0;
 }
 
-// Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
-// 1 are two values of split j, then what its scores are relative to and its sum of p.
-template <typename address, typename presence>
-__device__ inline merged_unit four_splits(const consumer &c, uint32_t buffer, address at, presence has) {
-  tile::stamped_pair pairs[2 * GROUP_SPANS];
-  wait_stamped_pairs<2 * GROUP_SPANS>(c.d, buffer, at, has, pairs);
-  return tree_of_four([&](uint32_t j) -> merged_unit {
-    float2 value = floats(pairs[2 * j]), scale = floats(pairs[2 * j + 1]);
-    return has(2 * j) ? merged_unit{value.x, value.y, scale.x, scale.y} : merged_unit();
-  });
-}
-
 // Output values 2 unit and 2 unit + 1 of the output `out`, for the ranks that read them.
 __device__ inline void publish_combined(const consumer &c, uint32_t readers, uint64_t *out, uint32_t unit,
                                         const merged_unit &sum) {

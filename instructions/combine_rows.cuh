@@ -9,6 +9,18 @@
 
 namespace mk {
 
+// Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
+// 1 are two values of split j, then what its scores are relative to and its sum of p.
+template <typename address, typename presence>
+__device__ inline merged_unit four_splits(const consumer &c, uint32_t buffer, address at, presence has) {
+  tile::stamped_pair pairs[2 * GROUP_SPANS];
+  wait_stamped_pairs<2 * GROUP_SPANS>(c.d, buffer, at, has, pairs);
+  return tree_of_four([&](uint32_t j) -> merged_unit {
+    float2 value = floats(pairs[2 * j]), scale = floats(pairs[2 * j + 1]);
+    return has(2 * j) ? merged_unit{value.x, value.y, scale.x, scale.y} : merged_unit();
+  });
+}
+
 __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
