@@ -96,7 +96,7 @@ __device__ inline merged_pairs four_of_head(const consumer &c, uint32_t block, u
   uint32_t pair = (block & ((1u << block_bits) - 1)) * COMBINE_PAIRS + tile::group_of_lane<COMBINE_LANES>(c.lane);
   const uint64_t *words = tile::global<const uint64_t>(b.address) + (parts.col + (block >> block_bits)) * stride;
   uint32_t place = tile::place_in_group<COMBINE_LANES>(c.lane), first = base + place * GROUP_SPANS;
-  uint32_t own = base + c.lane % COMBINE_TREE;
+  uint32_t own = base + tile::place_in_group<COMBINE_TREE>(c.lane);
   auto has = [&](uint32_t j) { return first + j < in_use; };
   // For a split that is not in use the first one's words are fetched, and left out.
   tile::stamped_pair pairs[BOTH + 1];
