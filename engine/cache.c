@@ -13,7 +13,13 @@
 #include "models/llama.h"
 #include "vm/draft.h"
 
-enum { VERSION = 3, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
+enum {
+  VERSION = 3,
+  HEADER = 64,
+  ALIGNMENT = 4096,
+  SAMPLE = 1024,
+  SYNC_CHUNKS = 64, /* so that no call waits long for a disk: other ranks want to hear of their writer */
+};
 
 static const char kMagic[8] = {'m', 'k', 'v', 'm', 'p', 'a', 'c', 'k'};
 
@@ -255,7 +261,7 @@ mk_status mk_cache_write(mk_cache *cache, const void *memory, size_t bytes) {
   cache->table[cache->next] = hash(cache->next, memory, bytes);
   cache->next++;
   cache->offset += bytes;
-  return MK_OK;
+  return cache->next % SYNC_CHUNKS == 0 ? mk_draft_sync(cache->draft) : MK_OK;
 }
 
 mk_status mk_cache_finish(mk_cache *cache) {

@@ -7,7 +7,7 @@
  *
  * All numbers are little-endian. Writer and reader know sizes and number of the chunks beforehand, and the key stands
  * for everything that the content follows from, so a file either fits or is of no use. It is written under a temporary
- * name and takes its own one when it is complete.
+ * name and takes its own one when it is complete. A rank that is a process has a file of its own, of its share.
  *
  * A mk_cache owns its file until mk_cache_close; closed without mk_cache_finish, a file that was being written is gone.
  * One thread. Failure: MK_ERR_FILE when the file is not, or no longer, what was written; MK_ERR_RUNTIME for I/O and

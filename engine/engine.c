@@ -399,13 +399,18 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
   return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
 }
 
+/* Of several processes rank 0 does, and each tells of its own packed copy. */
+static bool tells_of_model(const mk_engine_options *options) {
+  return options->notice != NULL && (options->process == NULL || options->process->rank == 0);
+}
+
 static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   mk_directory directory;
   char line[MK_NOTE_SIZE];
   MK_TRY(mk_directory_open(model_dir, MK_WEIGHTS_NEEDED, options->cancel, &directory));
   engine->config = directory.config;
   engine->checkpoint = directory.checkpoint;
-  for (int note = 0; note < MK_NOTES && options->notice != NULL; note++) {
+  for (int note = 0; note < MK_NOTES && tells_of_model(options); note++) {
     if (mk_directory_note(&directory, (mk_note)note, line) != NULL) {
       options->notice(options->progress_user, line);
     }
@@ -433,7 +438,7 @@ static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *
 }
 
 static void note_cache(const mk_engine_options *options) {
-  if (options->kv != MK_DTYPE_BF16 && options->notice != NULL) {
+  if (options->kv != MK_DTYPE_BF16 && tells_of_model(options)) {
     options->notice(options->progress_user, "the KV cache is fp8 (e4m3), with a scale for each token and KV head");
   }
 }

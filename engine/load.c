@@ -7,11 +7,12 @@
 #include "engine/cache.h"
 #include "engine/synth_weights.h"
 #include "engine/weights.h"
+#include "vm/file.h"
 
 typedef struct loader {
   const mk_load *load;
   mk_gpu_upload *upload; /* GPU alone, but not for hash weights, which are made there */
-  uint64_t total;        /* bytes of all weights */
+  uint64_t total;        /* bytes of all weights that this process has */
   uint64_t done;         /* of those that are complete */
   uint64_t partly;       /* of the checkpoint, of the weight at hand */
   uint64_t bytes;        /* of the weight at hand */
@@ -41,6 +42,20 @@ static size_t buffer_of(const mk_load *load, const mk_weight *weight) {
   return (size_t)(weight - load->graph->weights); /* compile.h */
 }
 
+/* The bytes of a weight that this process has: mk_gpu_next_here. */
+static uint64_t next_here(const mk_load *load, size_t buffer, uint64_t *offset) {
+  return load->gpu != NULL ? mk_gpu_next_here(load->gpu, buffer, offset)
+                           : load->program->buffers[buffer].bytes - *offset;
+}
+
+static uint64_t bytes_here(const mk_load *load, size_t buffer) {
+  uint64_t bytes = 0, offset = 0;
+  for (uint64_t run; (run = next_here(load, buffer, &offset)) != 0; offset += run) {
+    bytes += run;
+  }
+  return bytes;
+}
+
 /* A weight of fp32 has twice the bytes that it is packed into: so it counts for one byte less than all until it is
  * complete. */
 static mk_status tick(void *user, uint64_t bytes) {
@@ -66,7 +81,7 @@ static mk_status from_source(loader *l) {
   const mk_load *load = l->load;
   for (size_t i = 0; i < load->graph->weight_count; i++) {
     size_t buffer = buffer_of(load, &load->graph->weights[i]);
-    l->bytes = load->program->buffers[buffer].bytes;
+    l->bytes = bytes_here(load, buffer);
     l->partly = 0;
     MK_TRY(interrupted(load));
     MK_TRY(make_weight(l, &load->graph->weights[i], buffer));
@@ -76,7 +91,7 @@ static mk_status from_source(loader *l) {
   return MK_OK;
 }
 
-/* The chunks of a packed copy: weight by weight, in the order of the graph. */
+/* The chunks of a packed copy: weight by weight, in the order of the graph, of each what this process has. */
 typedef struct piece {
   size_t weight, buffer;
   uint64_t offset;
@@ -90,7 +105,7 @@ static bool next_piece(const mk_load *load, piece *p) {
       return false;
     }
     p->buffer = buffer_of(load, &load->graph->weights[p->weight]);
-    uint64_t left = load->program->buffers[p->buffer].bytes - p->offset;
+    uint64_t left = next_here(load, p->buffer, &p->offset);
     if (left != 0) {
       p->bytes = left < MK_CACHE_CHUNK ? (size_t)left : MK_CACHE_CHUNK;
       return true;
@@ -104,6 +119,20 @@ static uint64_t count_pieces(const mk_load *load) {
     count++;
   }
   return count;
+}
+
+/* A rank that is a process has a copy of its own, of its share of the weights: ranks write and read theirs side by side,
+ * and a copy is found again by whoever has that share. All weights have the key of the model. */
+static uint64_t key_of_share(const loader *l, uint64_t key) {
+  uint64_t all = 0;
+  for (size_t i = 0; i < l->load->graph->weight_count; i++) {
+    all += l->load->program->buffers[buffer_of(l->load, &l->load->graph->weights[i])].bytes;
+  }
+  for (piece p = {0}; all != l->total && next_piece(l->load, &p);) {
+    const uint64_t parts[] = {key, p.weight, p.offset, p.bytes};
+    key = mk_fnv1a(parts, sizeof parts);
+  }
+  return key;
 }
 
 /* *good: the copy's chunk is in place, or on its way to the GPU; else the copy is no good, and mk_error_message says
@@ -210,6 +239,7 @@ static mk_status through_copy(loader *l) {
   char *path;
   bool good;
   MK_TRY(mk_cache_key(l->load->checkpoint, l->load->graph, &key));
+  key = key_of_share(l, key);
   MK_TRY(mk_cache_path(l->load->cache, key, &path));
   mk_status status = read_copy(l, path, key, &good);
   if (status == MK_OK && !good) {
@@ -229,7 +259,7 @@ mk_status mk_load_weights(const mk_load *load) {
   loader l = {.load = load};
   bool copied = load->cache != NULL && load->checkpoint != NULL;
   for (size_t i = 0; i < load->graph->weight_count; i++) {
-    l.total += load->program->buffers[buffer_of(load, &load->graph->weights[i])].bytes;
+    l.total += bytes_here(load, buffer_of(load, &load->graph->weights[i]));
   }
   if (load->gpu != NULL && load->checkpoint != NULL) {
     MK_TRY(mk_gpu_upload_new(load->gpu, 0, &l.upload));

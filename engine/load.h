@@ -22,7 +22,7 @@ typedef struct mk_load {
   mk_gpu *gpu;
   const char *cache;                   /* folder of packed copies: read when there, written when not; NULL: none */
   const volatile sig_atomic_t *cancel; /* NULL: nothing interrupts */
-  /* NULL: nobody is told. Bytes of weights, from 0 to total. */
+  /* NULL: nobody is told. Bytes of weights, from 0 to total: as a rank that is a process, of its share. */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void (*notice)(void *user, const char *text); /* one line */
   void *user;

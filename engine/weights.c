@@ -177,9 +177,10 @@ mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph
   return mk_weights_pack(checkpoint, graph, weight, memory, NULL, NULL);
 }
 
-static bool has_quantised_source(const mk_weight *weight) {
+/* Whether a source is no tensor, but quantised. */
+static bool has_quantised_source(const mk_weight *weight, const mk_tensor *const tensors[MK_MAX_SOURCES]) {
   for (uint32_t s = 0; s < weight->source_count; s++) {
-    if (weight->sources[s].quantised) {
+    if (tensors[s] == NULL) {
       return true;
     }
   }
@@ -210,14 +211,20 @@ static mk_status upload_packed(const row_reader *reader, mk_gpu_upload *upload, 
   return status;
 }
 
-/* Rows [first_row, first_row + rows) of the source that *pack names, which begins with row `first` of its tensor. */
+/* Rows [first_row, first_row + rows) of the source that *pack names, which begins with row `first` of its tensor; of
+ * these no more than are needed here. */
 static mk_status upload_rows(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t first,
                              mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack) {
   void *memory;
+  mk_gpu_pack here = *pack;
+  mk_gpu_upload_trim(upload, buffer, &here);
+  if (here.rows == 0) {
+    return MK_OK;
+  }
   MK_TRY(mk_gpu_upload_begin(upload, &memory));
-  MK_TRY(mk_tensor_read_raw(checkpoint, tensor, ((uint64_t)first + pack->first_row) * pack->cols,
-                            (uint64_t)pack->rows * pack->cols, memory));
-  return mk_gpu_upload_rows(upload, buffer, pack);
+  MK_TRY(mk_tensor_read_raw(checkpoint, tensor, ((uint64_t)first + here.first_row) * here.cols,
+                            (uint64_t)here.rows * here.cols, memory));
+  return mk_gpu_upload_rows(upload, buffer, &here);
 }
 
 static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t first, uint32_t rows,
@@ -246,11 +253,11 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
                                              [MK_PACK_GLU] = MK_GPU_FILL_GLU,
                                              [MK_PACK_VECTOR] = MK_GPU_FILL_VECTOR};
   const mk_tensor *tensors[MK_MAX_SOURCES];
-  if (mk_vector_is_joined(weight) || has_quantised_source(weight)) {
+  MK_TRY(find_sources(checkpoint, weight, tensors));
+  if (mk_vector_is_joined(weight) || has_quantised_source(weight, tensors)) {
     const row_reader reader = {.checkpoint = checkpoint, .graph = graph, .weight = weight};
     return upload_packed(&reader, upload, buffer, tick, user);
   }
-  MK_TRY(find_sources(checkpoint, weight, tensors));
   mk_gpu_pack pack = {.order = orders[weight->pack],
                       .cols = weight->cols,
                       .head_dim = graph->config.head_dim,

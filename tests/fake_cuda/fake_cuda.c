@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "vm/gpu/driver.h"
+#include "vm/gpu/pack.h"
 
 enum { MOST_STREAMS = 64, MOST_PINNED = 16 };
 
-typedef enum task_kind { COPY, FILL, RECORD, WAIT, KERNEL, RANK } task_kind;
+typedef enum task_kind { COPY, FILL, RECORD, WAIT, KERNEL, RANK, PACK } task_kind;
 
 struct mk_cu_event {
   mk_cu_stream_ref stream; /* NULL: never recorded */
@@ -28,7 +29,7 @@ typedef struct task {
   mk_gpu_params params;
   uint32_t step;
   _Alignas(8) unsigned char staged
-      []; /* a copy's data, as the driver takes it from pageable memory at once; a ranking's parameters */
+      []; /* a copy's data, as the driver takes it from pageable memory at once; parameters of a ranking, or packing */
 } task;
 
 struct mk_cu_stream {
@@ -40,6 +41,7 @@ struct mk_cu_stream {
 static fake_cuda state = {
     .version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1, .memory = (size_t)1 << 32};
 static struct mk_cu_stream streams[MOST_STREAMS]; /* 0: the one that has no name */
+static char packs;                                /* mk_pack_rows, as the driver names it */
 static struct {
   uint8_t *start;
   size_t bytes;
@@ -79,6 +81,14 @@ static task *put(mk_cu_stream_ref stream, task_kind kind, size_t staged) {
 
 static bool go_on(mk_cu_stream_ref stream);
 
+static void pack_rows(const mk_gpu_pack *pack) {
+  for (uint32_t row = 0; row < pack->rows; row++) {
+    for (uint32_t pair = 0; pair < (pack->cols + 1) / 2; pair++) {
+      mk_gpu_pack_pair(pack, row, pair);
+    }
+  }
+}
+
 /* What the task does, a step of it if it is a kernel; true: it is done. */
 static bool work_on(task *t) {
   switch (t->kind) {
@@ -98,6 +108,9 @@ static bool work_on(task *t) {
       return t->event->records - t->event->pending >= t->record;
     case RANK:
       state.rank(state.user, (const mk_gpu_rank *)(const void *)t->staged, (uint32_t)t->bytes);
+      break;
+    case PACK:
+      pack_rows((const mk_gpu_pack *)(const void *)t->staged);
       break;
     case KERNEL:
       return state.kernel == NULL || state.kernel(state.user, &t->params, t->step++);
@@ -206,7 +219,9 @@ mk_cu_result cuModuleGetFunction(mk_cu_function_ref *function, mk_cu_module_ref 
   CALL();
   static char ranks;
   (void)module;
-  *function = (mk_cu_function_ref)(void *)(strcmp(name, "mk_rank_logits") == 0 ? &ranks : (char *)&state);
+  *function = (mk_cu_function_ref)(void *)(strcmp(name, "mk_rank_logits") == 0 ? &ranks
+                                           : strcmp(name, "mk_pack_rows") == 0 ? &packs
+                                                                               : (char *)&state);
   state.ranks = (void *)&ranks;
   return 0;
 }
@@ -424,6 +439,8 @@ mk_cu_result cuLaunchKernel(mk_cu_function_ref function, unsigned grid_x, unsign
     task *t = put(stream, RANK, sizeof(mk_gpu_rank));
     memcpy(t->staged, arguments[0], sizeof(mk_gpu_rank));
     t->bytes = grid_y;
+  } else if ((void *)function == &packs) {
+    memcpy(put(stream, PACK, sizeof(mk_gpu_pack))->staged, arguments[0], sizeof(mk_gpu_pack));
   }
   return 0;
 }

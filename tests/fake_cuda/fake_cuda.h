@@ -3,8 +3,8 @@
  *
  * Device memory is memory. What is put into a stream waits there, in order, until somebody waits for the stream, or
  * asks for an event in it, or does so with another stream that waits for such an event. The kernel of a launch is the
- * test's: one step of it for each time that its stream is looked at. Copies outside of streams are not to be had. One
- * thread. */
+ * test's: one step of it for each time that its stream is looked at. Weights are packed as a GPU packs them. Copies
+ * outside of streams are not to be had. One thread. */
 #ifndef MK_FAKE_CUDA_H
 #define MK_FAKE_CUDA_H
 

@@ -133,6 +133,32 @@ Test(command_processes, quantised_weights_and_a_cache_in_fp8) {
   expect((const char *[]){"bench", "--like", "tiny", "--weights", "fp8", "-p", "0", "-n", "8", "-r", "2", NULL}, "tg8");
 }
 
+/* Each rank has one of its own, and none has anything to say of it. */
+Test(command_processes, packed_copies) {
+  char cache[64], command[128];
+  snprintf(cache, sizeof cache, "%s/c", folder);
+  for (int i = 0; i < 2; i++) {
+    expect((const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "5", "--json", "--cache", cache, NULL},
+           "\"tokens\": [293, 70, 12, 109, 291]");
+    snprintf(command, sizeof command, "test \"$(ls -A %s | grep -c packed$)\" = 2", cache);
+    cr_assert_eq(system(command), 0);
+  }
+  expect((const char *[]){"bench", "-m", "MODEL", "-p", "0", "-n", "8", "-r", "2", "--cache", cache, NULL}, "tg8");
+}
+
+/* Its name stands before what is wrong. */
+Test(command_processes, packed_copies_that_cannot_be_written) {
+  ranks r;
+  start(&r, (const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "2", "--cache", "/proc/none/below", NULL}, "0");
+  finish(&r);
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    cr_assert_eq(r.results[rank].code, 0, "rank %u: code %d, %s", rank, r.results[rank].code, r.results[rank].err);
+    cr_assert_not_null(strstr(r.results[rank].err, rank == 0 ? "mkvm: /proc/none" : "mkvm: rank 1: /proc/none"), "%s",
+                       r.results[rank].err);
+  }
+  drop(&r);
+}
+
 /* ---- Signals ---- */
 
 static void sleep_ms(uint32_t ms) {
@@ -220,7 +246,6 @@ Test(command_processes, what_does_not_go_together) {
       {RUN("-p", "x", "--rank", "0", "--ranks", "9", MET), "9 ranks; GPUs have at most 8"},
       {RUN("-p", "x", "--rank", "9", "--ranks", "9", MET), "'9' is not a whole number from 0 to 7"},
       {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--device", "cpu", MET), "does not go with --device cpu"},
-      {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--cache", "f", MET), "does not go with --cache"},
       {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--compare", MET), "does not go with --compare"},
       {RUN("-p", "x", "--rank", "0", "--ranks", "2", "--trace", "f", MET), "does not go with --trace"},
       {RUN("--rank", "0", "--ranks", "2", MET), "does not go with a prompt on standard input"},

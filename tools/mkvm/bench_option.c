@@ -199,7 +199,6 @@ static void check_process(mk_bench_option *o, struct argp_state *state) {
   mk_process_option_refuse(p, mk_bench_option_is_mla(o), "--mla", "which has one GPU", state);
   mk_process_option_refuse(p, o->sampling, "--sampling", "so far", state);
   mk_process_option_refuse(p, o->load.load, "--load", "so far", state);
-  mk_process_option_refuse(p, o->cache != NULL, "--cache", "so far", state);
   mk_process_option_refuse(p, o->trace.path != NULL || o->breakdown, "--trace and --breakdown", "which record one rank",
                            state);
 }

@@ -96,11 +96,18 @@ void mk_clear_prompt(void) {
   prompt_line = prompt_begun = false;
 }
 
+/* Of ranks that are processes each may have something to say. */
+static const mk_group_options *own_process;
+
 static void show_notice(void *user, const char *text) {
   (void)user;
   if (is_new(text)) {
     clear_line();
-    fprintf(stderr, "mkvm: %s\n", text);
+    if (own_process != NULL && own_process->rank != 0) {
+      fprintf(stderr, "mkvm: rank %u: %s\n", own_process->rank, text);
+    } else {
+      fprintf(stderr, "mkvm: %s\n", text);
+    }
   }
 }
 
@@ -123,8 +130,8 @@ mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk
   if (follows) {
     told.memory = NULL;
     told.progress = NULL;
-    told.notice = NULL;
   }
+  own_process = told.process;
   mk_catch_interrupt(true);
   mk_status status = mk_engine_open(model, &told, out);
   if (follows && status == MK_OK) {

@@ -234,7 +234,6 @@ static void check_process(mk_run_option *o, struct argp_state *state) {
   mk_process_option_check(&o->process, o->engine.ranks, o->engine.device, state);
   mk_process_option_refuse(&o->process, o->program != NULL, "--program", "which runs on the cpu", state);
   mk_process_option_refuse(&o->process, o->compare, "--compare", "which has one process", state);
-  mk_process_option_refuse(&o->process, o->engine.cache != NULL, "--cache", "so far", state);
   mk_process_option_refuse(&o->process, o->trace.path != NULL, "--trace", "which records one rank", state);
   mk_process_option_refuse(&o->process, from_input, "a prompt on standard input",
                            "which one rank alone reads; give it by --prompt or --file", state);

@@ -136,6 +136,20 @@ mk_status mk_gpu_each_run(const mk_gpu *gpu, size_t buffer, uint64_t offset, uin
   return MK_OK;
 }
 
+uint64_t mk_gpu_next_here(const mk_gpu *gpu, size_t buffer, uint64_t *offset) {
+  if (gpu->group == NULL || !mk_gpu_is_dealt(gpu, buffer)) {
+    return gpu->program->buffers[buffer].bytes - *offset;
+  }
+  for (size_t s = gpu->share_of[buffer]; s < gpu->share_of[buffer + 1]; s++) {
+    const mk_gpu_share *share = &gpu->shares[s]; /* of a weight one run */
+    if (*offset < share->first + share->bytes) {
+      *offset = *offset > share->first ? *offset : share->first;
+      return share->first + share->bytes - *offset;
+    }
+  }
+  return 0;
+}
+
 const mk_gpu_share *mk_gpu_share_of(const mk_gpu *gpu, const mk_operand *operand) {
   const uint32_t unit = goes_by_rows(&gpu->program->buffers[operand->buffer]) ? operand->row : operand->col;
   size_t s = gpu->share_of[operand->buffer];

@@ -465,6 +465,14 @@ static mk_status take_runs(void *user, uint32_t rank, const void *data, uint64_t
   return mk_group_each_run(data, bytes, c->to, c->offset, c->bytes);
 }
 
+/* Whether no other process is asked for these bytes. */
+static bool is_here(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes) {
+  uint64_t from = offset;
+  return gpu->group == NULL || !mk_gpu_is_dealt(gpu, buffer) ||
+         (gpu->program->buffers[buffer].kind == MK_KIND_WEIGHT && mk_gpu_next_here(gpu, buffer, &from) >= bytes &&
+          from == offset);
+}
+
 static mk_status read_here(const mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
   for (uint32_t r = mk_gpu_is_dealt(gpu, buffer) ? gpu->here : 1; r-- > 0;) { /* what several have is the first one's */
     host_copy copy = {.gpu = gpu->of_rank[r], .to = data, .offset = offset, .name = gpu->program->buffers[buffer].name};
@@ -485,7 +493,8 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
                ? mk_gpu_read_lines(gpu, buffer, data)
                : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one after the other", b->name);
   }
-  if (gpu->group == NULL || !mk_gpu_is_dealt(gpu, buffer)) {
+  if (is_here(gpu, buffer, offset, bytes)) {
+    MK_TRY(mk_gpu_still_here(gpu));
     return read_here(gpu, buffer, offset, data, bytes);
   }
   if (!gpu->group->leads) {

@@ -67,6 +67,10 @@ uint32_t mk_gpu_rank_count(const mk_gpu *gpu);
  * read takes those of the first rank that has them. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
+/* The bytes of a weight that this process has: all of them, but, as a process of several, those of its rank. From byte
+ * *offset on: that goes on to the next one that is here. Returns how many are from there on, without a gap; 0: none.
+ * They can be read while weights are loaded, too, when no others follow yet. */
+uint64_t mk_gpu_next_here(const mk_gpu *gpu, size_t buffer, uint64_t *offset);
 /* Asks, of a machine of one rank, how tokens rank among all tokens, by the logits of their rows in a buffer
  * [lines][vocabulary]; for at most MK_MOST_SHARED_ROWS tokens. The answers are those of mk_rank_logits, but their sums
  * are added in another order. */

@@ -188,6 +188,29 @@ static mk_status check_rows(const mk_gpu_upload *upload, const mk_buffer *b, con
   return MK_OK;
 }
 
+static bool has_row(const mk_gpu *gpu, size_t buffer, const mk_gpu_pack *pack, uint32_t row) {
+  const uint32_t tile = mk_gpu_pack_row(pack, row) / MK_TILE;
+  bool has = false;
+  for (size_t s = gpu->share_of[buffer]; s < gpu->share_of[buffer + 1]; s++) {
+    has = has || (tile >= gpu->shares[s].unit && tile < gpu->shares[s].unit + gpu->shares[s].units);
+  }
+  return has;
+}
+
+void mk_gpu_upload_trim(const mk_gpu_upload *upload, size_t buffer, mk_gpu_pack *pack) {
+  const mk_gpu *gpu = upload->gpu;
+  if (gpu->group == NULL || buffer >= gpu->program->buffer_count || !mk_gpu_is_dealt(gpu, buffer)) {
+    return;
+  }
+  while (pack->rows != 0 && !has_row(gpu, buffer, pack, pack->first_row)) {
+    pack->first_row++;
+    pack->rows--;
+  }
+  while (pack->rows != 0 && !has_row(gpu, buffer, pack, pack->first_row + pack->rows - 1)) {
+    pack->rows--;
+  }
+}
+
 /* Rows [first, first + count) of those in the slot that is filled, which begin at `from`, become rows of the weight,
  * whose row tile 0 would lie at `to`. */
 static mk_status pack_rows(mk_gpu_upload *upload, const mk_buffer *b, const mk_gpu_pack *pack, uint32_t first,

@@ -22,6 +22,9 @@ size_t mk_gpu_upload_room(const mk_gpu_upload *upload);
 
 /* The buffer to fill next; waits until the GPU has taken in what lay there. */
 mk_status mk_gpu_upload_begin(mk_gpu_upload *upload, void **memory);
+/* Narrows the rows [first_row, first_row + rows) of a source tensor to those from the first to the last one that this
+ * process has (mk_gpu_next_here); none: `rows` becomes 0. */
+void mk_gpu_upload_trim(const mk_gpu_upload *upload, size_t buffer, mk_gpu_pack *pack);
 /* The buffer holds rows [first_row, first_row + rows) of a source tensor: they go to their places in weight `buffer`.
  * The first four fields of *pack are ignored. MK_ERR_USAGE when the rows and the weight do not go together. */
 mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack);
