@@ -503,6 +503,10 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
 
 mk_status mk_engine_follow(mk_engine *engine) { return mk_group_follow(engine->group); }
 
+mk_status mk_engine_watch(mk_engine *engine) {
+  return engine->group == NULL ? MK_OK : mk_group_watch(engine->group, false);
+}
+
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out) {
   MK_TRY(mk_alloc(1, sizeof **out, out));
   mk_status status = open_engine(*out, model_dir, options);

@@ -119,6 +119,10 @@ void mk_engine_close(mk_engine *engine); /* NULL is fine */
 /* Of a process that is another rank than 0: does what rank 0's engine asks for, until that closes. */
 mk_status mk_engine_follow(mk_engine *engine);
 
+/* Of rank 0, while there is nothing to do: whether the other processes still live. MK_ERR_DEVICE, and the engine is
+ * lost, once one is gone; MK_OK where there are none. */
+mk_status mk_engine_watch(mk_engine *engine);
+
 /* Whether an engine with these options would run on a GPU. */
 bool mk_engine_takes_cuda(const mk_engine_options *options);
 

@@ -16,15 +16,13 @@
  * thread at a time may be in mkvm_step, mkvm_run or mkvm_serve (another one is refused); no thread may be in any
  * function of an engine that mkvm_close closes, nor call one later. All other functions may be called from any thread
  * at any time, also while the engine works: what they ask for begins at the next step. (A step is the work for one more
- * token of each running request.)
- * Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_serve, mkvm_open or mkvm_close. Those of a request
- * may call everything but mkvm_step, mkvm_run, mkvm_serve and mkvm_close of their engine, which refuse. A callback
- * returns: neither longjmp nor a C++ exception may leave it.
+ * token of each running request.) Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_serve, mkvm_open or
+ * mkvm_close. Those of a request may call everything but mkvm_step, mkvm_run, mkvm_serve and mkvm_close of their
+ * engine, which refuse. A callback returns: neither longjmp nor a C++ exception may leave it.
  *
  * How it fails. A function that can fail returns a mkvm_status. When it is not MKVM_OK, mkvm_message() is a sentence
  * that names the field or value at fault, and nothing has been handed out. The library prints nothing, ends no
- * process, handles no signal and reads no environment variable. (NVIDIA's driver, opened at run time, has its own
- * habits.)
+ * process, handles no signal and reads no environment variable. (NVIDIA's driver has its own habits.)
  *
  * ABI. Structs that the caller fills begin with `size`, which mkvm_..._init sets, with the default of every other
  * member. Later versions add members at the end; an older program gets their defaults, and a newer program is refused
@@ -102,8 +100,7 @@ typedef struct mkvm_options {
   const char *cache_folder; /* where packed weights are kept, so that a model opens faster again; NULL: nowhere */
   /* A line without its end, in the thread that called the library; NULL: nothing is said. */
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
-  /* Bytes of weights loaded by mkvm_open, which fails with MKVM_ERR_RUNTIME when this returns other than 0. May be
-   * NULL. */
+  /* Bytes of weights that mkvm_open has loaded; it fails with MKVM_ERR_RUNTIME when this is not 0. May be NULL. */
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
   void *user;           /* handed to on_log and on_progress */
   uint32_t max_waiting; /* requests that may wait; 0: 1024 */
@@ -118,6 +115,10 @@ typedef struct mkvm_options {
    * two take turns: so many tokens of prompts, then so many of each of 16 answers, or fewer of more. 0: 512 and 8. */
   uint32_t prompt_tokens, decode_steps;
   mkvm_kv kv; /* docs/MODELS.md says what the error of the other form is */
+  /* Not NULL: a process for each of `ranks` GPUs that share the model; they meet at this HOST:PORT (docs/RANKS.md).
+   * mkvm_open of another than rank 0 works for rank 0, until that has closed its engine; then *out becomes NULL. */
+  const char *rendezvous;
+  uint32_t rank, ranks, rank_seconds; /* which one this is; after how many seconds a silent one is lost, 0: 60 */
 } mkvm_options;
 
 /* Sets all members to their defaults. */
@@ -312,8 +313,7 @@ MKVM_API mkvm_status mkvm_cancel(mkvm_engine *engine, uint64_t id);
  * ended; `left` may be NULL. Fails when the machine fails: the requests that had begun then end with MKVM_END_ERROR,
  * and those that wait go on waiting. What is wrong with one request ends that request alone. */
 MKVM_API mkvm_status mkvm_step(mkvm_engine *engine, size_t *left);
-/* mkvm_step until no request is left, those included that callbacks and other threads submit meanwhile, or it
- * fails. */
+/* mkvm_step until it fails, or no request is left, also of those that callbacks and other threads submit meanwhile. */
 MKVM_API mkvm_status mkvm_run(mkvm_engine *engine);
 /* Works until mkvm_shutdown, and sleeps while there is nothing to do. Goes on with those that wait when the
  * machine has failed; when it fails again before it has computed a step, mkvm_serve fails with it. */

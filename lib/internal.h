@@ -58,6 +58,7 @@ struct mkvm_engine {
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
   void *user;
+  bool others;                /* ranks that are processes follow this one */
   volatile sig_atomic_t stop; /* the engine's `cancel`, of the thread that opens */
   int event;                  /* mkvm_event_fd; -1: none yet */
   atomic_bool news;           /* there are arrivals or cancellations that the thread that works has not seen */

@@ -92,6 +92,32 @@ static void find_batch(mkvm_engine *e) {
   }
 }
 
+/* Of another rank than 0 nothing but the machine is needed. */
+static mk_status load_text(mkvm_engine *e, const char *directory, uint32_t vocabulary) {
+  MK_TRY(mk_generation_load(directory, &e->generation));
+  MK_TRY(mk_tokenizer_load(directory, vocabulary, &e->tokenizer));
+  return load_template(e, directory);
+}
+
+static mk_group_options group_of(mkvm_engine *e, const mkvm_options *options) {
+  return (mk_group_options){.rank = options->rank,
+                            .ranks = options->ranks,
+                            .address = options->rendezvous,
+                            .deadline_s = options->rank_seconds,
+                            .version = MK_VERSION_FULL,
+                            .cancel = &e->stop};
+}
+
+static mk_status check_ranks(const mkvm_options *options) {
+  if (options->rendezvous == NULL && (options->rank != 0 || options->ranks != 0 || options->rank_seconds != 0)) {
+    return mk_error(MK_ERR_USAGE, "rank, ranks and rank_seconds go with rendezvous");
+  }
+  return options->rank_seconds <= MK_GROUP_MOST_DEADLINE_S
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "rank_seconds is %u; it is %d at most", options->rank_seconds,
+                        MK_GROUP_MOST_DEADLINE_S);
+}
+
 /* On the CPU a step of several rows takes hardly longer than one of a single row, so those that requests leave go to
  * prompts, also where few requests may share a step. */
 static void fill_steps(const mkvm_engine *e, mk_engine_options *below) {
@@ -122,12 +148,14 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   }
   MK_TRY(mk_config_load(directory, &config));
   MK_TRY(mk_context_size(options->max_context, &config, &e->max_context));
-  MK_TRY(mk_generation_load(directory, &e->generation));
-  MK_TRY(mk_tokenizer_load(directory, config.vocab, &e->tokenizer));
-  MK_TRY(load_template(e, directory));
+  MK_TRY(check_ranks(options));
+  const mk_group_options group = group_of(e, options);
+  const bool follows = options->rendezvous != NULL && options->rank != 0;
+  MK_TRY(follows ? MK_OK : load_text(e, directory, config.vocab));
   mk_sampling draws = MK_SAMPLING_OFF; /* any that is not greedy: each request brings its own */
   draws.temperature = 1;
   mk_engine_options below = {.device = options->device,
+                             .process = options->rendezvous == NULL ? NULL : &group,
                              .max_seq = e->max_context,
                              .rows = e->max_batch,
                              .slots = e->max_batch,
@@ -153,6 +181,10 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
     fill_steps(e, &below);
   }
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
+  if (follows) {
+    return mk_engine_follow(e->engine);
+  }
+  e->others = options->rendezvous != NULL;
   find_batch(e);
   e->stop = 0; /* on_progress gave up with the last byte */
   mkvm_count(e);
@@ -188,7 +220,7 @@ static mk_status open_engine(const char *directory, const mkvm_options *options,
   (void)pthread_mutex_init(&(*out)->lock, NULL); /* neither can fail with the default attributes */
   (void)pthread_cond_init(&(*out)->wake, NULL);
   mk_status status = open_all(*out, directory, &own);
-  if (status != MK_OK) {
+  if (status != MK_OK || own.rank != 0) {
     free_engine(*out);
     *out = NULL;
   }

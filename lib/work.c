@@ -1,6 +1,7 @@
 /* The work of an engine: what has arrived goes to the engine below, which is made to work until it has come to its end.
  * The engine below calls mkvm_look at the boundary of every step. See internal.h. */
 #include <sys/eventfd.h>
+#include <time.h>
 
 #include "lib/internal.h"
 #include "scheduler/compile.h"
@@ -224,15 +225,38 @@ mkvm_status mkvm_step(mkvm_engine *e, size_t *left) {
   return mkvm_status_of(status);
 }
 
-/* Whether there is something to do; `sleep`: waits for it, unless nothing may come any more. */
-static bool has_work(mkvm_engine *e, bool sleep) {
+static bool has_work(mkvm_engine *e) {
   pthread_mutex_lock(&e->lock);
-  while (sleep && e->jobs == NULL && !e->shut) {
-    pthread_cond_wait(&e->wake, &e->lock);
-  }
   const bool any = e->jobs != NULL;
   pthread_mutex_unlock(&e->lock);
   return any;
+}
+
+/* With the lock held: until there is something to do, or never will be; with other ranks for a second at most. */
+static void sleep_until_called(mkvm_engine *e) {
+  struct timespec until;
+  if (!e->others) {
+    pthread_cond_wait(&e->wake, &e->lock);
+    return;
+  }
+  clock_gettime(CLOCK_REALTIME, &until); /* the clock of conditions */
+  until.tv_sec++;
+  (void)pthread_cond_timedwait(&e->wake, &e->lock, &until);
+}
+
+/* *any: there is something to do; else nothing will come any more. Fails when another rank is gone. */
+static mk_status wait_for_work(mkvm_engine *e, bool *any) {
+  for (bool over = false; !over;) {
+    pthread_mutex_lock(&e->lock);
+    if (e->jobs == NULL && !e->shut) {
+      sleep_until_called(e);
+    }
+    *any = e->jobs != NULL;
+    over = *any || e->shut;
+    pthread_mutex_unlock(&e->lock);
+    MK_TRY(over ? MK_OK : mk_engine_watch(e->engine));
+  }
+  return MK_OK;
 }
 
 mkvm_status mkvm_run(mkvm_engine *e) {
@@ -240,7 +264,7 @@ mkvm_status mkvm_run(mkvm_engine *e) {
   if (status != MK_OK) {
     return mkvm_status_of(status);
   }
-  while (status == MK_OK && has_work(e, false)) {
+  while (status == MK_OK && has_work(e)) {
     status = launch(e);
   }
   (void)stop_work(e);
@@ -253,14 +277,13 @@ mkvm_status mkvm_serve(mkvm_engine *e) {
   if (status != MK_OK) {
     return mkvm_status_of(status);
   }
-  while (has_work(e, true)) {
+  for (bool any; (status = wait_for_work(e, &any)) == MK_OK && any;) {
     status = launch(e);
     const bool again = e->stats.steps == steps_at_failure; /* this thread alone writes them */
     if (status != MK_OK && (again || mk_engine_lost(e->engine))) {
       break;
     }
     steps_at_failure = status != MK_OK ? e->stats.steps : steps_at_failure;
-    status = MK_OK;
   }
   (void)stop_work(e);
   return mkvm_status_of(status);

@@ -1,91 +1,8 @@
 /* mkvm run and bench as ranks of several processes, over a driver and an NCCL without GPUs: who prints what, how they
  * end, and what does not go together. */
-#include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "tests/support/process.h"
-#include "tests/support/rank_process.h"
-
-enum { RANKS = 2, MOST = 24, SIGNALLED = 1000 };
-
-static char folder[] = "/tmp/mk-processes-XXXXXX";
-
-static void make_model(void) {
-  char command[512];
-  cr_assert_not_null(mkdtemp(folder));
-  snprintf(command, sizeof command, "%s synth --like tiny -o %s/m --seed 3 >/dev/null 2>&1", MK_COMMAND, folder);
-  cr_assert_eq(system(command), 0);
-}
-
-static void drop_model(void) {
-  char command[64];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  cr_expect_eq(system(command), 0);
-}
+#include "tests/tools/rank_rig.h"
 
 TestSuite(command_processes, .init = make_model, .fini = drop_model);
-
-/* The processes of a command. */
-typedef struct ranks {
-  char address[32];
-  pid_t pids[RANKS];
-  int out[RANKS], err[RANKS];
-  test_result results[RANKS];
-} ranks;
-
-static void start_rank(ranks *r, uint32_t rank, const char *const *arguments, const char *slow_ms) {
-  char number[8], model[64];
-  const char *all[MOST] = {arguments[0]};
-  size_t count = 1;
-  snprintf(number, sizeof number, "%u", rank);
-  snprintf(model, sizeof model, "%s/m", folder);
-  for (size_t i = 1; arguments[i] != NULL; i++) {
-    all[count++] = strcmp(arguments[i], "MODEL") == 0 ? model : arguments[i];
-  }
-  const char *const more[] = {"--sms", "4", "--ranks", "2", "--rank", number, "--rendezvous", r->address};
-  for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
-    all[count++] = more[i];
-  }
-  unsetenv("BXFI_MAP"); /* the command has Criterion in it, and is no test */
-  setenv("MK_FAKE_RANK", number, 1);
-  setenv("MK_FAKE_RANKS", "2", 1);
-  setenv("MK_FAKE_SLOW", slow_ms, 1);
-  const int in = open("/dev/null", O_RDONLY);
-  r->out[rank] = test_scratch_file();
-  r->err[rank] = test_scratch_file();
-  r->pids[rank] = test_start(MK_RANK_COMMAND, all, in, r->out[rank], r->err[rank]);
-  close(in);
-}
-
-static void start(ranks *r, const char *const *arguments, const char *slow_ms) {
-  rank_address(r->address);
-  for (uint32_t rank = RANKS; rank-- > 0;) {
-    start_rank(r, rank, arguments, slow_ms);
-  }
-}
-
-static void finish(ranks *r) {
-  for (uint32_t rank = 0; rank < RANKS; rank++) {
-    size_t length;
-    r->results[rank].code = test_finish(r->pids[rank]);
-    r->results[rank].out = test_slurp(r->out[rank], &r->results[rank].out_length);
-    r->results[rank].err = test_slurp(r->err[rank], &length);
-    close(r->out[rank]);
-    close(r->err[rank]);
-  }
-}
-
-static void drop(ranks *r) {
-  for (uint32_t rank = 0; rank < RANKS; rank++) {
-    test_drop(&r->results[rank]);
-  }
-}
 
 /* All end well, rank 0 prints `text`, and the others nothing. */
 static void expect(const char *const *arguments, const char *text) {
@@ -161,10 +78,6 @@ Test(command_processes, packed_copies_that_cannot_be_written) {
 
 /* ---- Signals ---- */
 
-static void sleep_ms(uint32_t ms) {
-  (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
-}
-
 /* A long generation, and what happens after two seconds of it. */
 static void generate_and_signal(ranks *r, uint32_t rank, int number) {
   start(r, (const char *[]){"run", "-m", "MODEL", "-p", "hello", "-n", "200", "--json", NULL}, "50");
@@ -236,6 +149,8 @@ Test(command_processes, what_does_not_go_together) {
   (const char *[]) { "run", "-m", "m", __VA_ARGS__, NULL }
 #define BENCH(...) \
   (const char *[]) { "bench", "--like", "tiny", __VA_ARGS__, NULL }
+#define SERVE(...) \
+  (const char *[]) { "serve", "-m", "m", __VA_ARGS__, NULL }
 #define MET "--rendezvous", "h:1"
   const refused all[] = {
       {RUN("-p", "x", "--rank", "0"), "--rank needs --rendezvous HOST:PORT"},
@@ -251,7 +166,9 @@ Test(command_processes, what_does_not_go_together) {
       {RUN("--rank", "0", "--ranks", "2", MET), "does not go with a prompt on standard input"},
       {RUN("-f", "-", "--rank", "0", "--ranks", "2", MET), "does not go with a prompt on standard input"},
       {BENCH("--rank", "0", "--ranks", "2", "--sampling", MET), "does not go with --sampling"},
-      {BENCH("--rank", "0", "--ranks", "2", "--load", MET), "does not go with --load"},
+      {SERVE("--rank", "0", MET), "--rendezvous needs --ranks N, of 2 or more"},
+      {SERVE("--ranks", "2"), "--ranks needs --rendezvous HOST:PORT"},
+      {SERVE("--rank", "1", "--ranks", "2", "--device", "cpu", MET), "does not go with --device cpu"},
       {BENCH("--rank", "0", "--ranks", "2", "--breakdown", MET), "does not go with --trace and --breakdown"},
   };
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -11,6 +11,7 @@
 #include "serve/server.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
+#include "tools/mkvm/process_option.h"
 
 enum {
   KEY_HOST = 512,
@@ -36,7 +37,8 @@ enum {
   KEY_FORM,
   KEY_PREFIX,
   KEY_PROMPT,
-  KEY_DECODE
+  KEY_DECODE,
+  KEY_RANKS
 };
 enum { DEFAULT_PORT = 8080, MOST_NAMES = 16, MOST_SECONDS = 1000000 };
 
@@ -80,6 +82,7 @@ static const struct argp_option option_table[] = {
     {"threads", 't', "N", 0, MK_THREADS_HELP, 6},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 6},
+    {"ranks", KEY_RANKS, "N", 0, "With --rendezvous: how many processes, each with a GPU, share the model", 6},
     {0}};
 
 static const char doc[] =
@@ -99,6 +102,8 @@ typedef struct options {
   const char *names[MOST_NAMES];
   mk_keys keys;
   bool has_host, has_port, no_auth;
+  uint32_t ranks;
+  mk_process_option process;
 } options;
 
 static double seconds_of(struct argp_state *state, const char *flag, const char *text) {
@@ -148,8 +153,25 @@ static bool is_loopback(const char *host) {
   return strcasecmp(host, "localhost") == 0;
 }
 
+/* Of ranks that are processes rank 0 alone listens. */
+static void check_process(options *o, struct argp_state *state) {
+  mkvm_options *engine = &o->server.engine;
+  const mk_group_options *group;
+  mk_process_option_check(&o->process, o->ranks, engine->device, state);
+  group = mk_process_option_group(&o->process);
+  if (group != NULL) {
+    engine->rendezvous = group->address;
+    engine->rank = group->rank;
+    engine->ranks = group->ranks;
+    engine->rank_seconds = group->deadline_s;
+  } else if (o->ranks != 0) {
+    argp_error(state, "--ranks needs --rendezvous HOST:PORT; one process has several GPUs by --device cuda:0-3");
+  }
+}
+
 static void check_options(options *o, struct argp_state *state) {
   mk_server_options *s = &o->server;
+  check_process(o, state);
   if (s->directory == NULL) {
     argp_error(state, "--model DIR is missing");
     return;
@@ -173,6 +195,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = NULL;
+      state->child_inputs[1] = &o->process;
       return 0;
     case 'm':
       s->directory = text;
@@ -263,6 +286,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_CACHE:
       s->engine.cache_folder = text;
       return 0;
+    case KEY_RANKS:
+      o->ranks = (uint32_t)mk_number(state, "--ranks", text, 2, MK_GPU_MOST_RANKS);
+      return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is one argument too many", text);
       return 0;
@@ -297,10 +323,10 @@ static void on_signal(int number) {
   errno = before;
 }
 
-static void catch_signals(void) {
+static void catch_signals(void (*handler)(int number)) {
   static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
   for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
       sigaction(ending[i], &action, NULL);
     }
@@ -338,7 +364,7 @@ static mk_status serve(options *o) {
   o->server.on_loading = mk_show_loading;
   MK_TRY(mk_server_open(&o->server, &server));
   running = server;
-  catch_signals();
+  catch_signals(on_signal);
   tell_address(o, server);
   mk_status status = mk_server_run(server);
   (void)signal(SIGINT, SIG_IGN); /* from here on nothing is left to stop */
@@ -348,14 +374,37 @@ static mk_status serve(options *o) {
   return status;
 }
 
+/* ---- Another rank than 0 ---- */
+
+static void say_as_rank(void *user, mkvm_log_level level, const char *line) {
+  const options *o = user;
+  if (level == MKVM_LOG_WARNING && mk_server_may_say(stderr)) {
+    fprintf(stderr, "mkvm serve: rank %u: %s\n", o->server.engine.rank, line);
+  }
+}
+
+/* Who stops a server signals all its processes: rank 0 ends what runs, and then this one. A second one kills. */
+static void leave_to_rank_0(int number) { (void)signal(number, SIG_DFL); }
+
+static mk_status follow(options *o) {
+  mkvm_engine *none;
+  mkvm_options engine = o->server.engine;
+  engine.on_log = say_as_rank;
+  engine.user = o;
+  catch_signals(leave_to_rank_0);
+  return (mk_status)mkvm_open(o->server.directory, &engine, &none); /* the numbers, and the message, are the same */
+}
+
 mk_status mk_command_serve(int argc, char **argv) {
-  const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
+  const struct argp_child children[] = {
+      mk_common_options[0], {&mk_process_argp, 0, "Ranks that are processes:", 7}, {0}};
+  const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   options o = {0};
   mk_server_defaults(&o.server);
   o.server.http.host = "127.0.0.1";
   o.server.http.port = DEFAULT_PORT;
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
-  mk_status status = serve(&o);
+  mk_status status = mk_process_option_is_silent(&o.process) ? follow(&o) : serve(&o);
   mk_keys_free(&o.keys);
   return status;
 }

@@ -46,6 +46,9 @@ mk_status mk_group_open(const mk_group_options *options, uint64_t model, uint32_
 mk_status mk_group_lead(mk_group *group);
 /* Of the others: does what rank 0 asks for, until it ends. */
 mk_status mk_group_follow(mk_group *group);
+/* Looks around without waiting: who is gone, who has ended, who is to stop, who has said nothing for too long. Rank 0
+ * is heard of all the time, and the others while they are `at_work`. Fails when the group is broken. */
+mk_status mk_group_watch(mk_group *group, bool at_work);
 /* Tells the others that this process ends, with its error if there is one; NULL is fine. */
 void mk_group_end(mk_group *group, mk_status status);
 void mk_group_free(mk_group *group); /* NULL is fine; not before its machines */

@@ -100,9 +100,6 @@ mk_status mk_group_send(mk_group *group, mk_group_peer *peer, mk_group_head head
 /* Breaks the group, and lets all others know. */
 mk_status mk_group_break(mk_group *group, mk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Looks around without waiting: who is gone, who has ended, who is to stop, who has said nothing for too long. Rank 0
- * is heard of all the time, and the others while they are `at_work`. Fails when the group is broken. */
-mk_status mk_group_watch(mk_group *group, bool at_work);
 /* The others may have been silent: from here on the deadline counts. */
 void mk_group_expect(mk_group *group);
 /* Whether a peer's next message that is no note is there, or the group is over. */
