@@ -76,6 +76,13 @@ Test(command_processes, packed_copies_that_cannot_be_written) {
   drop(&r);
 }
 
+/* Requests that come and go are rank 0's alone. */
+Test(command_processes, a_load) {
+  expect((const char *[]){"bench", "--like", "tiny", "--load", "--requests", "5", "--concurrency", "3", "--rows", "4",
+                          "--in", "5", "--out", "7", NULL},
+         "5 requests came, 5 ended");
+}
+
 /* ---- Signals ---- */
 
 /* A long generation, and what happens after two seconds of it. */

@@ -245,6 +245,9 @@ static mk_status run_load(const mk_bench_option *o, const mk_config *config, mk_
   mk_engine *engine = NULL;
   MK_TRY(mk_bench_load_prepare(&o->load, o->seed, o->rows, o->ctx_size, config, open, &load));
   mk_status status = mk_open_engine(o->model, open, &engine);
+  if (status == MK_OK && engine == NULL) { /* another rank than 0 */
+    goto done;
+  }
   if (status == MK_OK) {
     status = describe(o, engine, weights, sizeof weights, &about);
   }
@@ -255,6 +258,7 @@ static mk_status run_load(const mk_bench_option *o, const mk_config *config, mk_
   if (status == MK_OK) {
     status = mk_trace_option_end(&o->trace, engine);
   }
+done:
   mk_engine_close(engine);
   mk_load_free(load);
   return status;

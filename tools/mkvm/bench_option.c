@@ -9,6 +9,7 @@
 #include "scheduler/compile.h"
 #include "tools/lib/bench_sampling.h"
 #include "tools/mkvm/command.h"
+#include "tools/mkvm/signals.h"
 
 enum {
   KEY_BREAKDOWN = 400,
@@ -197,10 +198,12 @@ static void check_process(mk_bench_option *o, struct argp_state *state) {
   const mk_process_option *p = &o->process;
   mk_process_option_check(&o->process, o->ranks, o->device, state);
   mk_process_option_refuse(p, mk_bench_option_is_mla(o), "--mla", "which has one GPU", state);
-  mk_process_option_refuse(p, o->sampling, "--sampling", "so far", state);
-  mk_process_option_refuse(p, o->load.load, "--load", "so far", state);
+  mk_process_option_refuse(p, o->sampling, "--sampling", "which has the model open twice", state);
   mk_process_option_refuse(p, o->trace.path != NULL || o->breakdown, "--trace and --breakdown", "which record one rank",
                            state);
+  if (o->load.load) { /* which ends in order */
+    o->process.group.stop = &mk_interrupted;
+  }
 }
 
 static void check_options(mk_bench_option *o, struct argp_state *state) {
