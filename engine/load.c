@@ -121,8 +121,8 @@ static uint64_t count_pieces(const mk_load *load) {
   return count;
 }
 
-/* A rank that is a process has a copy of its own, of its share of the weights: ranks write and read theirs side by side,
- * and a copy is found again by whoever has that share. All weights have the key of the model. */
+/* A rank that is a process has a copy of its own, of its share of the weights: ranks write and read theirs side by
+ * side, and a copy is found again by whoever has that share. All weights have the key of the model. */
 static uint64_t key_of_share(const loader *l, uint64_t key) {
   uint64_t all = 0;
   for (size_t i = 0; i < l->load->graph->weight_count; i++) {

@@ -1,5 +1,5 @@
-/* The command as ranks of several processes, over a driver and an NCCL without GPUs (tests/fake_nccl/command.c): a model
- * for them, and their start and end. Failures fail the running test. */
+/* The command as ranks of several processes, over a driver and an NCCL without GPUs (tests/fake_nccl/command.c): a
+ * model for them, and their start and end. Failures fail the running test. */
 #ifndef MK_TEST_RANK_RIG_H
 #define MK_TEST_RANK_RIG_H
 

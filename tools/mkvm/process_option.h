@@ -1,5 +1,5 @@
-/* The options by which run, bench and serve are one rank of several processes (docs/RANKS.md, "Processes"). What contradicts
- * itself ends the process with a usage error, as argp does. Texts are argv's. One thread. */
+/* The options by which run, bench and serve are one rank of several processes (docs/RANKS.md, "Processes"). What
+ * contradicts itself ends the process with a usage error, as argp does. Texts are argv's. One thread. */
 #ifndef MK_PROCESS_OPTION_H
 #define MK_PROCESS_OPTION_H
 
