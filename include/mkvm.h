@@ -100,7 +100,7 @@ typedef struct mkvm_options {
   const char *cache_folder; /* where packed weights are kept, so that a model opens faster again; NULL: nowhere */
   /* A line without its end, in the thread that called the library; NULL: nothing is said. */
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
-  /* Bytes of weights that mkvm_open has loaded; it fails with MKVM_ERR_RUNTIME when this is not 0. May be NULL. */
+  /* Bytes of weights that mkvm_open has loaded; to return other than 0 fails it (MKVM_ERR_RUNTIME). May be NULL. */
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
   void *user;           /* handed to on_log and on_progress */
   uint32_t max_waiting; /* requests that may wait; 0: 1024 */

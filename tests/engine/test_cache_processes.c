@@ -235,16 +235,6 @@ static void copies_of(const rig *r, char paths[RANKS][TEST_RAW_PATH]) {
   pclose(pipe);
 }
 
-static void flip(const char *path, off_t at) {
-  uint8_t byte;
-  int fd = open(path, O_RDWR | O_CLOEXEC);
-  cr_assert_geq(fd, 0);
-  cr_assert_eq(pread(fd, &byte, 1, at), 1);
-  byte ^= 0x10;
-  cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
-  close(fd);
-}
-
 /* Changes the weights on the disk, in what the key does not look at. */
 static void change_weights(const rig *r) {
   char file[TEST_RAW_PATH + 32];
@@ -254,7 +244,7 @@ static void change_weights(const rig *r) {
   for (size_t i = 0; i < mk_checkpoint_count(r->checkpoint); i++) {
     const mk_tensor *tensor = mk_checkpoint_tensor(r->checkpoint, i);
     if (tensor->bytes > 8192) {
-      flip(file, (off_t)(tensor->offset + tensor->bytes - 1));
+      cr_assert(test_flip(file, (off_t)(tensor->offset + tensor->bytes - 1)));
     }
   }
   const struct timespec times[2] = {before.st_atim, before.st_mtim};
@@ -305,7 +295,7 @@ Test(cache_processes, a_spoilt_copy_is_made_again_by_its_rank) {
   copies_of(&r, paths);
   for (uint32_t rank = 0; rank < RANKS; rank++) {
     cr_assert_eq(stat(paths[rank], &size), 0);
-    flip(paths[rank], size.st_size - 5);
+    cr_assert(test_flip(paths[rank], size.st_size - 5));
     expect_made_again(&r);
     cr_assert_eq(truncate(paths[rank], 3000), 0);
     expect_made_again(&r);

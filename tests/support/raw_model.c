@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,4 +155,16 @@ void test_raw_model_remove(const char *directory) {
     closedir(entries);
   }
   (void)rmdir(directory);
+}
+
+bool test_flip(const char *path, off_t at) {
+  uint8_t byte;
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  bool good = fd >= 0 && pread(fd, &byte, 1, at) == 1;
+  byte = good ? byte ^ 0x10 : 0;
+  good = good && pwrite(fd, &byte, 1, at) == 1;
+  if (fd >= 0) {
+    close(fd);
+  }
+  return good;
 }

@@ -7,6 +7,8 @@
 #ifndef MK_TEST_RAW_MODEL_H
 #define MK_TEST_RAW_MODEL_H
 
+#include <sys/types.h>
+
 #include "models/checkpoint.h"
 
 enum { TEST_RAW_MODELS = 5, TEST_RAW_DTYPES = 3, TEST_RAW_PATH = 256 };
@@ -20,5 +22,8 @@ const char *test_raw_dtype(mk_tensor_dtype dtype);
 mk_status test_raw_model_write(const mk_config *config, mk_tensor_dtype dtype, uint64_t seed,
                                char directory[TEST_RAW_PATH]);
 void test_raw_model_remove(const char *directory);
+
+/* Spoils the byte at `at` of a file; false: it could not. */
+bool test_flip(const char *path, off_t at);
 
 #endif
