@@ -15,6 +15,7 @@ set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_record
     wide_quantised wide_quantised_recording wide_slots_quantised wide_slots_quantised_recording
     wide_slots_quantised_sampling wide_slots_quantised_sampling_recording
     ranks ranks_families ranks_quantised ranks_sampling ranks_families_sampling ranks_quantised_sampling
+    ranks_recording rows_ranks_recording wide_ranks_recording wide_slots_ranks_recording
     rows_ranks rows_ranks_families rows_ranks_quantised
     rows_ranks_sampling rows_ranks_families_sampling rows_ranks_quantised_sampling
     wide_ranks wide_slots_ranks wide_ranks_families wide_slots_ranks_families wide_ranks_quantised

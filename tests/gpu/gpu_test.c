@@ -5,12 +5,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "scheduler/compile.h"
+#include "vm/gpu/extra.h"
+
 unsigned passed, failed;
 const char *device = "cuda";
 uint32_t deadline_ms;
 mk_dtype kv = MK_DTYPE_BF16;
 
 uint32_t device_index(void) { return strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0; }
+
+void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms) {
+  uint32_t gpus = 0;
+  int version;
+  gpus = mk_gpu_count(&gpus, &version) == MK_OK && gpus > device_index() ? gpus - device_index() : 1;
+  size_t n = (size_t)snprintf(name, size, "cuda:%u", device_index());
+  for (uint32_t r = 1; r < ranks; r++) {
+    n += (size_t)snprintf(name + n, size - n, ",%u", device_index() + r % gpus);
+  }
+  *sms = MK_DEFAULT_SMS / ((ranks + gpus - 1) / gpus);
+}
 
 bool expect(bool good, const char *test, const char *what) {
   if (good) {

@@ -15,6 +15,10 @@ extern mk_dtype kv; /* of the caches of models, as --kv says; MLA has bf16 */
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);
 
+/* Deals the ranks to the GPUs from the one under test on, in turn: several to a GPU where there are fewer GPUs. *sms:
+ * that each rank can have. */
+void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms);
+
 /* Counts a check and returns `good`; a failed one is printed with the test's name and what was wrong. */
 bool expect(bool good, const char *test, const char *what);
 /* The same for a status, with its message. */

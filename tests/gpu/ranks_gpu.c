@@ -9,7 +9,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "vm/gpu/extra.h"
 
-enum { MOST_STEPS = 200, FAULT_STEPS = 8, FAULT_MS = 300, SMS = 132, LONGEST_PROMPT = 1500 };
+enum { MOST_STEPS = 200, FAULT_STEPS = 8, FAULT_MS = 300, LONGEST_PROMPT = 1500 };
 
 typedef struct output {
   uint32_t tokens[MOST_STEPS], count;
@@ -24,18 +24,6 @@ static bool keep(void *user, uint32_t token, const float *logits) {
     memcpy(out->logits + out->count * out->vocab, logits, out->vocab * sizeof *logits);
   }
   return ++out->count < MOST_STEPS;
-}
-
-/* Deals the ranks to the GPUs from the one under test on, in turn. *sms: that each rank can have. */
-static void place_ranks(uint32_t ranks, char *name, size_t size, uint32_t *sms) {
-  uint32_t gpus = 0;
-  int version;
-  gpus = mk_gpu_count(&gpus, &version) == MK_OK && gpus > device_index() ? gpus - device_index() : 1;
-  size_t n = (size_t)snprintf(name, size, "cuda:%u", device_index());
-  for (uint32_t r = 1; r < ranks; r++) {
-    n += (size_t)snprintf(name + n, size - n, ",%u", device_index() + r % gpus);
-  }
-  *sms = SMS / ((ranks + gpus - 1) / gpus);
 }
 
 /* rows: of a step, in which prompts of more than one row go. */

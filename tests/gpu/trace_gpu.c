@@ -19,22 +19,28 @@ typedef struct machine {
   uint32_t rows, sequences;
   bool samples, prompts; /* prompts: the steps of a prompt are recorded, else those that generate */
   bool quantised;
+  uint32_t ranks; /* 0: one */
 } machine;
 
 static const machine machines[] = {
-    {"one row", 1, 1, false, false, false},
-    {"one row, drawn", 1, 1, true, false, false},
-    {"4 rows", 4, 3, false, false, false},
-    {"16 rows", 16, 16, false, false, false},
-    {"4 rows, drawn", 4, 3, true, false, false},
-    {"16 rows, drawn", 16, 16, true, false, false},
-    {"16 rows, a prompt", 16, 1, false, true, false},
-    {"128 rows, a prompt", 128, 1, false, true, false},
-    {"64 rows", 64, 16, false, false, false},
-    {"one row, int4", 1, 1, false, false, true},
-    {"one row, int4, drawn", 1, 1, true, false, true},
-    {"16 rows, int4", 16, 16, false, false, true},
-    {"16 rows, int4, drawn", 16, 16, true, false, true},
+    {"one row", 1, 1, false, false, false, 0},
+    {"one row, drawn", 1, 1, true, false, false, 0},
+    {"4 rows", 4, 3, false, false, false, 0},
+    {"16 rows", 16, 16, false, false, false, 0},
+    {"4 rows, drawn", 4, 3, true, false, false, 0},
+    {"16 rows, drawn", 16, 16, true, false, false, 0},
+    {"16 rows, a prompt", 16, 1, false, true, false, 0},
+    {"128 rows, a prompt", 128, 1, false, true, false, 0},
+    {"64 rows", 64, 16, false, false, false, 0},
+    {"one row, int4", 1, 1, false, false, true, 0},
+    {"one row, int4, drawn", 1, 1, true, false, true, 0},
+    {"16 rows, int4", 16, 16, false, false, true, 0},
+    {"16 rows, int4, drawn", 16, 16, true, false, true, 0},
+    {"one row, 2 ranks", 1, 1, false, false, false, 2},
+    {"4 rows, 2 ranks", 4, 3, false, false, false, 2},
+    {"16 rows, 2 ranks", 16, 16, false, false, false, 2},
+    {"128 rows, a prompt, 2 ranks", 128, 1, false, true, false, 2},
+    {"64 rows, 2 ranks", 64, 16, false, false, false, 2},
 };
 
 typedef struct answers {
@@ -94,8 +100,27 @@ static mk_trace *record(mk_engine *engine, const machine *m, answers *out) {
   return trace;
 }
 
+/* Of several ranks: each has SMs that work, all of these have records, and its clock was compared with the first one's.
+ */
+static void check_ranks(const mk_trace *trace, const machine *m) {
+  const uint32_t sms = trace->sms / m->ranks;
+  expect(trace->sms == trace->program->queue_count && trace->alignment_ns > 0, m->name, "clocks were not compared");
+  for (uint32_t rank = 0; rank < m->ranks; rank++) {
+    uint32_t busy = 0, silent = 0;
+    for (uint32_t sm = rank * sms; sm < (rank + 1) * sms; sm++) {
+      const bool works = trace->program->queues[sm].count != 0;
+      busy += works;
+      silent += works && mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER)->count == 0;
+    }
+    expect(busy != 0 && silent == 0, m->name, "SMs of a rank have no records");
+  }
+}
+
 static void check(const mk_trace *trace, const machine *m) {
   mk_profile *profile;
+  if (m->ranks > 1) {
+    check_ranks(trace, m);
+  }
   if (expect_ok(mk_profile_new(trace, &profile), m->name)) {
     expect_ok(mk_profile_check(profile), m->name);
     expect(profile->steps == (m->prompts ? 2 : STEPS), m->name, "steps are missing from the trace");
@@ -108,11 +133,19 @@ static void check(const mk_trace *trace, const machine *m) {
 
 static void test_machine(const machine *m) {
   mk_config config = config_of(&traced_shape);
+  char on[64];
+  uint32_t sms = 0;
+  snprintf(on, sizeof on, "%s", device);
+  if (m->ranks > 1) { /* whose wide steps ask for whole units of eight row tiles on each */
+    config.kv_heads = 4;
+    place_ranks(m->ranks, on, sizeof on, &sms);
+  }
   if (kv != MK_DTYPE_BF16 && m->rows > MK_MAX_ROWS) {
     return; /* wide steps have caches of bf16 alone */
   }
   mk_sampling sampling = {.top_p = 0.9, .repetition = 1.1, .temperature = 1, .top_k = 50, .seed = 3};
-  mk_engine_options options = {.device = device,
+  mk_engine_options options = {.device = on,
+                               .sms = sms,
                                .synth = &config,
                                .synth_seed = 3,
                                .rows = m->rows,

@@ -23,8 +23,11 @@ __device__ inline uint32_t places_of(const device &d, const mk_operand &written)
 }
 
 // What to add to an address of this rank's copies to get that of another rank's, for all ranks.
-__device__ inline uint64_t *away() { return tile::view<uint64_t>(const_cast<track_end *>(device::words()->tracks)); }
-static_assert(sizeof(shared_words::tracks) >= MK_GPU_MOST_RANKS * sizeof(uint64_t), "they have room there");
+__device__ inline uint64_t *away() {
+  return tile::view<uint64_t>(const_cast<track_end *>(device::words()->tracks) + DISTANCES_AT);
+}
+static_assert(sizeof(shared_words::tracks) >= (DISTANCES_AT + DISTANCES) * sizeof(track_end) || !MK_GPU_RANKS,
+              "they have room there");
 
 template <typename word>
 __device__ inline word *copy_of(word *own, uint32_t rank) {

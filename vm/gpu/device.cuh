@@ -18,6 +18,9 @@
 #ifndef MK_GPU_RANKS
 #define MK_GPU_RANKS false  // several GPUs that share a model
 #endif
+#ifndef MK_GPU_RECORDS
+#define MK_GPU_RECORDS false  // what it does
+#endif
 #ifndef MK_GPU_SLOTS
 #define MK_GPU_SLOTS false  // wide steps that several sequences share
 #endif
@@ -66,15 +69,23 @@ struct alignas(16) track_end {  // where a role's next note goes
   uint32_t records;             // how many records these notes stand for
 };
 
+// Of several ranks the distances of copies (copies.cuh), eight of them, have the place of tracks, or, where these are
+// recorded, come after them.
+enum { DISTANCES_AT = MK_GPU_RECORDS ? MK_TRACE_ROLES : 0, DISTANCES = MK_GPU_MOST_RANKS * 8 / sizeof(track_end) };
+
+// Storers of other families' kernels, and with one row of several ranks that are recorded, keep their position in shared
+// memory.
+enum : bool { STORERS_PUT_DOWN = MK_GPU_FAMILIES || (MK_GPU_RANKS && MK_GPU_RECORDS && !MK_GPU_ROWS && !MK_GPU_WIDE) };
+
 struct shared_words {  // after the barriers
   long_wait waits[MK_GPU_WARPS];
   long_wait fault;  // an index out of its range: `what` is the kind of fault, with the warp in its upper half; 0: none
-  track_end tracks[MK_TRACE_ROLES];  // of several ranks, which record nothing, the distances of copies (copies.cuh)
-  uint32_t tickets[MK_GPU_WARPS];    // number of long waits so far: tells one long wait from the next
-  uint32_t uid[MK_GPU_WARPS];        // of the instruction that each warp has at hand
+  track_end tracks[MK_TRACE_ROLES + (MK_GPU_RANKS && MK_GPU_RECORDS ? DISTANCES : 0)];
+  uint32_t tickets[MK_GPU_WARPS];            // number of long waits so far: tells one long wait from the next
+  uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
   warp_step at_step[MK_GPU_CONSUMER_WARPS];  // each warp's copy of the step
   // Position of each warp in the instruction ring; of storers where they keep it here.
-  uint32_t at_hand[MK_GPU_FAMILIES ? MK_GPU_WARPS : MK_GPU_CONSUMER_WARPS];
+  uint32_t at_hand[STORERS_PUT_DOWN ? MK_GPU_WARPS : MK_GPU_CONSUMER_WARPS];
   uint8_t at_flags[MK_GPU_CONSUMER_WARPS];  // the flags of that warp's step
   step_state state[2];
   uint32_t fault_uid;  // of the instruction that came to the fault

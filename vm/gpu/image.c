@@ -38,3 +38,12 @@ mk_gpu_image_part mk_gpu_image_of(const mk_gpu *gpu) {
   }
   return tokens[gpu->ranks > 1][gpu->rows > 1][form][mk_gpu_samples(gpu->program)];
 }
+
+bool mk_gpu_image_records(int part) {
+  static const bool records[MK_GPU_IMAGES] = {[MK_GPU_IMAGE_RANKS_RECORDING] = true,
+                                              [MK_GPU_IMAGE_ROWS_RANKS_RECORDING] = true,
+                                              [MK_GPU_IMAGE_WIDE_RANKS_RECORDING] = true,
+                                              [MK_GPU_IMAGE_WIDE_SLOTS_RANKS_RECORDING] = true};
+  const bool several = part >= MK_GPU_IMAGE_RANKS && part <= MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED;
+  return part != MK_GPU_IMAGE_MLA && (!several || records[part + 1]);
+}

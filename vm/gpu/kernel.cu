@@ -51,12 +51,12 @@ __device__ __forceinline__ void load_queue(loader &l) {
   }
 }
 
-// Storers of other families' kernels, which have more in hand, keep their position in shared memory.
+// Storers that have more in hand keep their position in shared memory.
 __device__ inline instruction_cursor look_up(const queue_storer &s, const instruction_cursor &cursor) {
-  return MK_GPU_FAMILIES ? instruction_cursor{s.d.words()->at_hand[s.d.warp]} : cursor;
+  return STORERS_PUT_DOWN ? instruction_cursor{s.d.words()->at_hand[s.d.warp]} : cursor;
 }
 __device__ inline void put_down(const queue_storer &s, const instruction_cursor &cursor) {
-  if (MK_GPU_FAMILIES) {
+  if (STORERS_PUT_DOWN) {
     s.d.words()->at_hand[s.d.warp] = cursor.at;
     __syncwarp();
   }

@@ -40,7 +40,12 @@ enum {
   MK_GPU_ACTIVATION_BYTES = 28672,          /* x of 14,336 columns: SPLIT_MAX_COLS of scheduler/compile.c */
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* for each warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1632, /* barriers, then the words that the roles of a block share */
+/* Barriers, then the words that the roles of a block share. */
+#if defined MK_GPU_RANKS && defined MK_GPU_RECORDS && !defined MK_GPU_ROWS
+  MK_GPU_BARRIER_AREA_BYTES = 1648,
+#else
+  MK_GPU_BARRIER_AREA_BYTES = 1632,
+#endif
   MK_GPU_SHARED_BYTES = 227 * 1024, /* as much as a block may have */
   MK_GPU_BARRIERS_AT = MK_GPU_SHARED_BYTES - MK_GPU_BARRIER_AREA_BYTES,
 #if defined MK_GPU_ROWS && MK_GPU_ROWS
@@ -149,11 +154,28 @@ enum { MK_GPU_TRACK_TURN = 8 };
 typedef struct mk_gpu_trace {
   mk_gpu_note *notes; /* [capacity / MK_GPU_TRACK_TURN][SMs][MK_TRACE_ROLES][MK_GPU_TRACK_TURN] */
   mk_trace_sm *sms;
-  uint64_t *beacons;            /* [2]: block 0 writes its clock here, at the start and at the end */
-  uint32_t capacity;            /* a multiple of MK_GPU_TRACK_TURN; 0: nothing is recorded */
-  uint32_t stride;              /* notes from one turn of a track to the track's next turn */
+  uint64_t *beacons; /* [2]: block 0 writes its clock here, at the start and at the end; then mk_gpu_clock_offset */
+  uint32_t capacity; /* a multiple of MK_GPU_TRACK_TURN; 0: nothing is recorded */
+  uint32_t stride;   /* notes from one turn of a track to the track's next turn */
   uint32_t first_epoch, epochs; /* recorded steps of the launch */
 } mk_gpu_trace;
+
+/* How the clock of block 0 of another rank than 0 compares with that of rank 0's, at the start of a launch that is
+ * recorded [0] and at its end [1]: of its questions for the time the one that had an answer after the shortest time.
+ * The answer's time is taken as that of the middle, so the difference is known within half of `round`. */
+typedef struct mk_gpu_clock_offset {
+  uint64_t seen_at[2]; /* ticks of this rank's clock */
+  int64_t offset[2];   /* ticks: what this rank's clock is ahead */
+  uint64_t round[2];   /* ticks from question to answer; 0: there was none */
+} mk_gpu_clock_offset;
+
+/* The words of these questions and answers, on each rank; so many bytes after its abort flag, in the place of the
+ * control of another launch, as several ranks have one at a time. */
+typedef struct mk_gpu_clock_words {
+  uint64_t questions[MK_GPU_MOST_RANKS]; /* on rank 0: of each other rank */
+  uint64_t answer;                       /* on another rank: rank 0's clock */
+} mk_gpu_clock_words;
+enum { MK_GPU_CLOCK_WORDS_AFTER = 220 };
 
 /* Parts of the machine that a launch leaves out, to see what the others cost. The tokens are then wrong. */
 typedef enum mk_gpu_part {

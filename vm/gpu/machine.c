@@ -114,9 +114,13 @@ mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
   }
-  if (gpu->ranks > 1) {
-    return mk_error(MK_ERR_USAGE, "GPUs record and delay programs of one rank so far; use device cpu for %u",
-                    gpu->ranks);
+  if (gpu->group != NULL) {
+    return mk_error(MK_ERR_USAGE, "ranks in several processes are not recorded; one process (--device cuda:0-1) is");
+  }
+  if (!mk_gpu_image_records(gpu->image)) {
+    return mk_error(MK_ERR_USAGE,
+                    "of several ranks GPUs record plain Llamas in bf16 that choose greedily; trace others on device "
+                    "cpu");
   }
   return gpu->recording != NULL ? MK_OK
                                 : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),

@@ -172,6 +172,7 @@ bool mk_gpu_is_quantised(const mk_program *program);
 bool mk_gpu_samples(const mk_program *program);
 /* image.c. The kernel that runs the machine's program; its recording twin, where there is one, comes next. */
 mk_gpu_image_part mk_gpu_image_of(const mk_gpu *gpu);
+bool mk_gpu_image_records(int part); /* whether there is one */
 /* tables.c. Where the tables of the program lie in their allocation, as offsets: the rank's instructions, queues and
  * buffers, the totals of counters, counters, controls, and what else peers.h and wide.c say. */
 typedef struct mk_gpu_tables {
@@ -217,7 +218,7 @@ void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight);
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
-/* Loads the kernel that records, once; before a launch. */
+/* Loads the kernel that records, once; before a launch, and of several ranks before any of them starts. */
 mk_status mk_gpu_need_recording(mk_gpu *gpu);
 /* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the
  * SM's clock. `records`: at least two places a note. Returns how many there are. */

@@ -9,14 +9,11 @@
 #pragma once
 #include "vm/gpu/device.cuh"
 
-#ifndef MK_GPU_RECORDS
-#define MK_GPU_RECORDS false
-#endif
-
 namespace mk {
 
-// With several rows, and in wide steps that sequences share, there is no register for the thread's number.
-enum : bool { THREAD_ANEW = MK_GPU_ROWS || MK_GPU_SLOTS };
+// With several rows, in wide steps that sequences share, and with several ranks there is no register for the thread's
+// number.
+enum : bool { THREAD_ANEW = MK_GPU_ROWS || MK_GPU_SLOTS || MK_GPU_RANKS };
 __device__ inline uint32_t recording_thread() { return THREAD_ANEW ? tile::thread_anew() : tile::thread(); }
 __device__ inline uint32_t recording_warp(const device &d) {
   return THREAD_ANEW ? tile::warp_of_thread(tile::thread_anew()) : d.warp;
@@ -33,7 +30,6 @@ __device__ inline bool keeps_records(const device &d) {
          (STORERS == 1 || warp != MK_GPU_WARPS - 1);
 }
 
-static_assert(!MK_GPU_RANKS || !MK_GPU_RECORDS, "the distances between copies lie where a recorder has its tracks");
 __device__ inline track_end &track_of(role who) { return const_cast<track_end &>(device::words()->tracks[who]); }
 
 // The word of a note that comes after its uid: mk_gpu_note.
@@ -71,9 +67,9 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
 }
 
 // When a wait begins, and where its note goes: the place is taken before the wait, so that only a store is left after
-// it. With the opcodes of sampling, and in wide steps, there are no registers for that; there only the time is kept, in
-// shared memory.
-enum : bool { STARTS_ARE_SHARED = MK_GPU_WIDE || MK_GPU_SAMPLES };
+// it. With the opcodes of sampling, in wide steps and with several ranks there are no registers for that; there only the
+// time is kept, in shared memory.
+enum : bool { STARTS_ARE_SHARED = MK_GPU_WIDE || MK_GPU_SAMPLES || MK_GPU_RANKS };
 
 struct wait_start {
   uint32_t since;  // the lower half, since registers are short; a wait of seconds ends the launch
@@ -171,10 +167,94 @@ static __device__ __noinline__ void write_clock(uint64_t *beacon) {
   }
 }
 
+// The clocks of several ranks: block 0 of each other rank asks that of rank 0 for its time, again and again, and keeps
+// what came back after the shortest time (mk_gpu_clock_offset). Of rank 0 a lane answers each of them. Whoever hears nothing
+// gives up long before others are missed.
+enum { EXCHANGE_ROUNDS = 32, EXCHANGE_LOOKS = 64, EXCHANGE_PATIENCE = 4 };  // looks from one look at the time on
+
+__device__ inline mk_gpu_clock_words *clock_words_of(const mk_gpu_peers *peers, uint32_t rank) {
+  return tile::global<mk_gpu_clock_words>(peers->aborts[rank] + MK_GPU_CLOCK_WORDS_AFTER);
+}
+
+// The word by which a rank asks: another one in each round of each launch.
+__device__ inline uint64_t question_of(const mk_gpu_params &params, uint32_t which, uint32_t round) {
+  return static_cast<uint64_t>(params.first_epoch + 1) << 32 | (which * EXCHANGE_ROUNDS + round + 1);
+}
+
+// Waits until the word is, or is no more, `value`; false: in vain.
+template <bool equal>
+__device__ inline bool wait_for_exchange(const mk_gpu_params &params, uint64_t since, const uint64_t *word,
+                                         uint64_t value, uint64_t &seen) {
+  for (uint32_t looks = 1;; looks++) {
+    seen = tile::load_relaxed(word);
+    if ((seen == value) == equal) {
+      return true;
+    }
+    uint64_t most = static_cast<uint64_t>(params.deadline) * 1024 / EXCHANGE_PATIENCE;
+    if (looks % EXCHANGE_LOOKS == 0 &&
+        (tile::load_relaxed(params.abort) != 0 || tile::global_nanoseconds() - since > most)) {
+      return false;
+    }
+  }
+}
+
+// By one lane of rank 0, for rank `rank`.
+static __device__ __noinline__ void answer_clock(const mk_gpu_params &params, uint32_t which, uint32_t rank) {
+  const uint64_t *question = &clock_words_of(params.peers, 0)->questions[rank];
+  uint64_t *answer = &clock_words_of(params.peers, rank)->answer;
+  uint64_t since = tile::global_nanoseconds(), seen;
+  for (uint32_t round = 0; round < EXCHANGE_ROUNDS; round++) {
+    if (!wait_for_exchange<true>(params, since, question, question_of(params, which, round), seen)) {
+      return;
+    }
+    tile::store_relaxed(answer, tile::clock_ticks());
+  }
+}
+
+// By one lane of another rank.
+static __device__ __noinline__ void ask_for_clock(const mk_gpu_params &params, uint32_t which) {
+  const mk_gpu_peers *peers = params.peers;
+  uint64_t *question = &clock_words_of(peers, 0)->questions[peers->rank];
+  const uint64_t *answer = &clock_words_of(peers, peers->rank)->answer;
+  uint64_t since = tile::global_nanoseconds(), last = tile::load_relaxed(answer), least = ~0ull;
+  mk_gpu_clock_offset *out = tile::view<mk_gpu_clock_offset>(params.trace.beacons + 2);
+  for (uint32_t round = 0; round < EXCHANGE_ROUNDS; round++) {
+    uint64_t sent = tile::clock_ticks(), seen;
+    tile::store_relaxed(question, question_of(params, which, round));
+    if (!wait_for_exchange<false>(params, since, answer, last, seen)) {
+      return;
+    }
+    uint64_t took = tile::clock_ticks() - sent;
+    last = seen;
+    if (took < least) {
+      least = took;
+      out->seen_at[which] = sent + took / 2;
+      out->offset[which] = static_cast<int64_t>(sent + took / 2 - seen);
+      out->round[which] = took;
+    }
+  }
+}
+
+__device__ inline void exchange_clocks(const device &d, uint32_t which) {
+  if constexpr (MK_GPU_RANKS && MK_GPU_RECORDS) {
+    uint32_t lane = tile::lane();
+    if (blockIdx.x != 0 || d.params.trace.capacity == 0) {
+      return;
+    }
+    if (d.params.peers->rank != 0 && lane == 0) {
+      ask_for_clock(d.params, which);
+    } else if (d.params.peers->rank == 0 && lane != 0 && lane < d.params.peers->ranks) {
+      answer_clock(d.params, which, lane);
+    }
+    __syncwarp();
+  }
+}
+
 __device__ inline void light_beacon(const device &d, uint32_t which) {
   if (beacons(d) && blockIdx.x == 0) {
     write_clock(d.params.trace.beacons + which);
   }
+  exchange_clocks(d, which);
 }
 
 static __device__ __noinline__ void compare_clocks(const mk_gpu_trace &trace, uint32_t which) {

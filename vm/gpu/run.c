@@ -32,13 +32,18 @@ static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
                       "launching the kernel");
 }
 
+/* Or stands still, of which the same kernel knows. */
+static bool is_recorded(const mk_gpu *gpu, const mk_gpu_params *params) {
+  return gpu->trace != 0 || params->delay_uid != 0;
+}
+
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
   void *arguments[] = {params};
   gpu->launches++;
   if (gpu->mla) {
     return start_mla(gpu, params);
   }
-  bool records = gpu->trace != 0 || params->delay_uid != 0;
+  const bool records = is_recorded(gpu, params);
   MK_TRY(records ? mk_gpu_need_recording(gpu) : MK_OK);
   return mk_gpu_check(
       gpu,
@@ -268,6 +273,7 @@ static mk_status queue_rank(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps
   f->first_position = plan == NULL ? 0 : plan->position;
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, f, plan, steps));
+  MK_TRY(is_recorded(gpu, &f->params) ? mk_gpu_need_recording(gpu) : MK_OK);
   return mk_gpu_trace_prepare(gpu);
 }
 

@@ -4,21 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vm/gpu/machine_internal.h"
+#include "vm/gpu/group_internal.h"
 
 static uint32_t turns(uint32_t notes) { return (notes + MK_GPU_TRACK_TURN - 1) / MK_GPU_TRACK_TURN; }
 
-static size_t track_count(const mk_gpu *gpu) { return gpu->program->queue_count * MK_TRACE_ROLES; }
+/* Of a rank, as all that follows but what callers have. */
+static size_t track_count(const mk_gpu *gpu) { return (size_t)gpu->queues * MK_TRACE_ROLES; }
 
 static uint64_t note_bytes(const mk_gpu *gpu, uint32_t capacity) {
   return (uint64_t)track_count(gpu) * capacity * sizeof(mk_gpu_note);
 }
 
-static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->program->queue_count * sizeof(mk_trace_sm); }
+static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->queues * sizeof(mk_trace_sm); }
 
-enum { BEACON_BYTES = 2 * sizeof(uint64_t) }; /* after the SMs' part */
+/* After the SMs' part: beacons, and how the rank's clock compares with rank 0's. */
+enum { OFFSET_AT = 2 * sizeof(uint64_t), BEACON_BYTES = OFFSET_AT + sizeof(mk_gpu_clock_offset) };
+MK_STATIC_ASSERT(offsetof(mk_gpu_control, abort) + MK_GPU_CLOCK_WORDS_AFTER == MK_GPU_CONTROL_STRIDE &&
+                     sizeof(mk_gpu_clock_words) <= MK_GPU_CONTROL_STRIDE,
+                 "the words of several ranks have the place of the second control");
 
-mk_status mk_gpu_trace_off(mk_gpu *gpu) {
+static mk_status turn_off(mk_gpu *gpu) {
   MK_TRY(mk_gpu_enter(gpu));
   if (gpu->trace != 0) {
     MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_free(gpu->trace), "freeing the trace's memory"));
@@ -28,8 +33,15 @@ mk_status mk_gpu_trace_off(mk_gpu *gpu) {
   return MK_OK;
 }
 
-mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
-  MK_TRY(mk_gpu_trace_off(gpu));
+mk_status mk_gpu_trace_off(mk_gpu *gpu) {
+  for (uint32_t r = 0; r < gpu->here; r++) {
+    MK_TRY(mk_gpu_of_rank(gpu->of_rank[r], turn_off(gpu->of_rank[r])));
+  }
+  return MK_OK;
+}
+
+static mk_status turn_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
+  MK_TRY(mk_gpu_enter(gpu));
   MK_TRY(mk_gpu_need_recording(gpu));
   capacity = turns(capacity) * MK_GPU_TRACK_TURN;
   MK_TRY(mk_gpu_check(gpu,
@@ -46,6 +58,19 @@ mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint
   return MK_OK;
 }
 
+mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
+  mk_status status = mk_gpu_trace_off(gpu);
+  for (uint32_t r = 0; r < gpu->here && status == MK_OK; r++) {
+    status = mk_gpu_of_rank(gpu->of_rank[r], turn_on(gpu->of_rank[r], first_step, steps, capacity));
+  }
+  if (status != MK_OK) {
+    const mk_group_kept kept = mk_group_keep_message();
+    (void)mk_gpu_trace_off(gpu);
+    return mk_error(status, "%s", kept.text);
+  }
+  return MK_OK;
+}
+
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
   const mk_gpu_trace *trace = &gpu->params.trace;
   if (trace->capacity == 0) {
@@ -56,14 +81,33 @@ mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
       "preparing the trace");
 }
 
-/* Turns a time of an SM's clock into one of block 0's: by the line through both looks at the beacon, or, where there
- * was no second look, by the difference at the first. */
-static double to_reference(const mk_trace_sm *sm, uint64_t ticks) {
-  double since = (double)(int64_t)(ticks - sm->seen_at[0]), drift = 0;
-  if (sm->looks[1] != 0 && sm->seen_at[1] > sm->seen_at[0]) {
-    drift = (double)(sm->offset[1] - sm->offset[0]) / (double)(sm->seen_at[1] - sm->seen_at[0]);
+/* How far a clock is ahead of another one, at the start of a launch and at its end. */
+typedef struct clock_line {
+  uint64_t seen_at[2];
+  int64_t offset[2];
+  bool known[2];
+} clock_line;
+
+static clock_line line_of_sm(const mk_trace_sm *sm) {
+  return (clock_line){.seen_at = {sm->seen_at[0], sm->seen_at[1]},
+                      .offset = {sm->offset[0], sm->offset[1]},
+                      .known = {sm->looks[0] != 0, sm->looks[1] != 0}};
+}
+
+static clock_line line_of_rank(const mk_gpu_clock_offset *rank) {
+  return (clock_line){.seen_at = {rank->seen_at[0], rank->seen_at[1]},
+                      .offset = {rank->offset[0], rank->offset[1]},
+                      .known = {rank->round[0] != 0, rank->round[1] != 0}};
+}
+
+/* Turns a time of the first clock into one of the other: by the line through both looks, or, where there was no second
+ * look, by the difference at the first. */
+static double to_reference(const clock_line *line, double ticks) {
+  double since = ticks - (double)line->seen_at[0], drift = 0;
+  if (line->known[1] && line->seen_at[1] > line->seen_at[0]) {
+    drift = (double)(line->offset[1] - line->offset[0]) / (double)(line->seen_at[1] - line->seen_at[0]);
   }
-  return (double)(int64_t)(sm->seen_at[0] - (uint64_t)sm->offset[0]) + since * (1 - drift);
+  return (double)(int64_t)(line->seen_at[0] - (uint64_t)line->offset[0]) + since * (1 - drift);
 }
 
 static mk_status nanoseconds_per_tick(const mk_gpu_clocks *clocks, double *rate) {
@@ -106,19 +150,28 @@ static uint32_t notes_kept(const mk_gpu *gpu, const mk_trace_sm *sms, size_t tra
   return all < capacity ? all : capacity;
 }
 
-/* `notes`: of all tracks, as the GPU has them. */
-static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sms, size_t at, const mk_gpu_note *notes, double rate,
-                            mk_trace_track *track) {
-  uint32_t kept = notes_kept(gpu, sms, at);
-  const mk_trace_sm *sm = &sms[at / MK_TRACE_ROLES];
+/* What a rank leaves; `rate` is of rank 0's clock. */
+typedef struct taken {
+  mk_trace_sm *sms;
+  mk_gpu_note *notes; /* of all its tracks, as the GPU has them */
+  mk_gpu_clock_offset offset;
+  double rate;
+} taken;
+
+static mk_status take_track(const mk_gpu *gpu, const taken *from, size_t at, mk_trace_track *track) {
+  uint32_t kept = notes_kept(gpu, from->sms, at);
+  const mk_trace_sm *sm = &from->sms[at / MK_TRACE_ROLES];
+  const clock_line own = line_of_sm(sm), rank = line_of_rank(&from->offset);
   if (kept != 0) {
     MK_TRY(mk_alloc(2 * (size_t)kept, sizeof *track->records, &track->records));
-    track->count = mk_gpu_records_of(notes + at * MK_GPU_TRACK_TURN, gpu->params.trace.stride, kept, track->records);
+    track->count =
+        mk_gpu_records_of(from->notes + at * MK_GPU_TRACK_TURN, gpu->params.trace.stride, kept, track->records);
   }
   track->dropped = sm->records[at % MK_TRACE_ROLES] - track->count;
   for (uint32_t i = 0; i < track->count; i++) {
     mk_trace_record *record = &track->records[i];
-    double reference = to_reference(sm, record->time) * rate;
+    double reference = to_reference(&own, (double)record->time);
+    reference = (gpu->rank == 0 ? reference : to_reference(&rank, reference)) * from->rate;
     uint64_t time = reference < 0 ? 0 : (uint64_t)llround(reference);
     record->time = i != 0 && time < track->records[i - 1].time ? track->records[i - 1].time : time;
   }
@@ -126,26 +179,56 @@ static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sms, size_t at
 }
 
 /* Copies the notes turn by turn, as far as the longest track goes. */
-static mk_status take_notes(const mk_gpu *gpu, const mk_trace_sm *sms, mk_gpu_note **notes) {
+static mk_status take_notes(const mk_gpu *gpu, taken *from) {
   uint32_t most = 0;
   for (size_t t = 0; t < track_count(gpu); t++) {
-    uint32_t kept = notes_kept(gpu, sms, t);
+    uint32_t kept = notes_kept(gpu, from->sms, t);
     most = kept > most ? kept : most;
   }
   size_t count = (size_t)turns(most) * gpu->params.trace.stride;
-  MK_TRY(mk_alloc(count, sizeof **notes, notes));
-  return mk_gpu_copy_out(gpu, *notes, (mk_cu_address)(uintptr_t)gpu->params.trace.notes, count * sizeof **notes,
-                         "reading the trace");
+  MK_TRY(mk_alloc(count, sizeof *from->notes, &from->notes));
+  return mk_gpu_copy_out(gpu, from->notes, (mk_cu_address)(uintptr_t)gpu->params.trace.notes,
+                         count * sizeof *from->notes, "reading the trace");
 }
 
-static mk_status take_tracks(const mk_gpu *gpu, const mk_trace_sm *sms, const mk_gpu_note *notes, mk_trace *trace) {
-  double rate = 0;
-  MK_TRY(nanoseconds_per_tick(&gpu->ended.clocks, &rate));
+static mk_status take_tracks(const mk_gpu *gpu, const taken *from, mk_trace *trace) {
+  const size_t first = (size_t)gpu->rank * gpu->queues;
   for (size_t t = 0; t < track_count(gpu); t++) {
-    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sms[t / MK_TRACE_ROLES].looks[0] == 0) {
-      return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
+    const size_t sm = t / MK_TRACE_ROLES;
+    if (gpu->program->queues[first + sm].count != 0 && from->sms[sm].looks[0] == 0) {
+      return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", sm);
     }
-    MK_TRY(take_track(gpu, sms, t, notes, rate, &trace->tracks[t]));
+    MK_TRY(take_track(gpu, from, t, &trace->tracks[first * MK_TRACE_ROLES + t]));
+  }
+  return MK_OK;
+}
+
+/* *apart: nanoseconds within which this rank's clock was seen to agree with rank 0's. */
+static mk_status take_rank(const mk_gpu *gpu, taken *from, mk_trace *trace, double *apart) {
+  const mk_cu_address sms = (mk_cu_address)(uintptr_t)gpu->params.trace.sms;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_alloc(gpu->queues, sizeof *from->sms, &from->sms));
+  MK_TRY(mk_gpu_copy_out(gpu, from->sms, sms, sm_bytes(gpu), "reading the trace"));
+  MK_TRY(
+      mk_gpu_copy_out(gpu, &from->offset, sms + sm_bytes(gpu) + OFFSET_AT, sizeof from->offset, "reading the trace"));
+  if (gpu->rank != 0 && from->offset.round[0] == 0) {
+    return mk_error(MK_ERR_DEVICE, "rank 0 never told its time, by which this rank's clock is set");
+  }
+  *apart = fmax(*apart, (double)from->offset.round[0] / 2 * from->rate);
+  MK_TRY(take_notes(gpu, from));
+  return take_tracks(gpu, from, trace);
+}
+
+static mk_status take_ranks(mk_gpu *gpu, mk_trace *trace, double *apart) {
+  double rate = 0;
+  *apart = 0;
+  MK_TRY(nanoseconds_per_tick(&gpu->ended.clocks, &rate));
+  for (uint32_t r = 0; r < gpu->here; r++) {
+    taken from = {.rate = rate};
+    const mk_status status = mk_gpu_of_rank(gpu->of_rank[r], take_rank(gpu->of_rank[r], &from, trace, apart));
+    mk_free(from.sms);
+    mk_free(from.notes);
+    MK_TRY(status);
   }
   return MK_OK;
 }
@@ -268,18 +351,18 @@ static mk_status align_at_boundaries(mk_trace *trace, double *drift) {
   return status;
 }
 
-static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
-  mk_gpu_note *notes = NULL;
-  mk_status status = take_notes(gpu, sms, &notes);
-  status = status != MK_OK ? status : take_tracks(gpu, sms, notes, trace);
-  mk_free(notes);
-  MK_TRY(status);
+/* All SMs of a rank pass a boundary together; those of another one when the last candidate has come to them, too, which
+ * takes no longer than half the way there and back. */
+static mk_status take(mk_gpu *gpu, mk_trace *trace) {
+  double apart;
+  MK_TRY(take_ranks(gpu, trace, &apart));
   trace->first_step = gpu->params.trace.first_epoch;
   trace->steps = gpu->params.trace.epochs;
   if (trace->first_step + trace->steps > gpu->steps) {
     trace->steps = gpu->steps > trace->first_step ? gpu->steps - trace->first_step : 0;
   }
   MK_TRY(align_at_boundaries(trace, &trace->alignment_ns));
+  trace->alignment_ns += apart;
   start_at_zero(trace);
   trace->first_position = gpu->last_position + trace->first_step;
   trace->milliseconds = gpu->time_ms;
@@ -288,23 +371,13 @@ static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
 }
 
 mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out) {
+  mk_trace *trace = NULL;
   *out = NULL;
   if (gpu->params.trace.capacity == 0) {
     return mk_error(MK_ERR_USAGE, "the recorder is off");
   }
-  MK_TRY(mk_gpu_enter(gpu));
-  mk_trace_sm *sms;
-  mk_trace *trace = NULL;
-  MK_TRY(mk_alloc(gpu->program->queue_count, sizeof *sms, &sms));
-  mk_status status =
-      mk_gpu_copy_out(gpu, sms, (mk_cu_address)(uintptr_t)gpu->params.trace.sms, sm_bytes(gpu), "reading the trace");
-  if (status == MK_OK) {
-    status = mk_trace_new(gpu->program, (uint32_t)gpu->program->queue_count, &trace);
-  }
-  if (status == MK_OK) {
-    status = take(gpu, trace, sms);
-  }
-  mk_free(sms);
+  MK_TRY(mk_trace_new(gpu->program, (uint32_t)gpu->program->queue_count, &trace));
+  const mk_status status = take(gpu, trace);
   if (status != MK_OK) {
     mk_trace_free(trace);
     return status;

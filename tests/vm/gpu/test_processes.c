@@ -138,6 +138,7 @@ static mk_status work(mk_group *group, mk_gpu *gpu, const mk_program *program, c
     return mk_group_follow(group);
   }
   MK_TRY(mk_group_lead(group));
+  RANK_MUST(mk_gpu_trace_on(gpu, 0, 1, 100) == MK_ERR_USAGE); /* of one process alone */
   MK_TRY(write_and_read(gpu, program));
   MK_TRY(mk_gpu_clear(gpu));
   if (p->fault_rank != UINT32_MAX) {
