@@ -8,8 +8,8 @@
 //
 // The newest token's K and V come in stamped words. They are put into the token's page, and at the end, after all
 // copies of this instruction, they are appended to its block in global memory and fenced for the next epoch's copies.
-// Where this split is the only one in use, the work of the COMBINE that follows in the queue is done here, too, before
-// K and V are appended.
+// Where this split is the only one in use, the work of the COMBINEs of these heads is done here, too, if they are
+// fused, before K and V are appended.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -260,9 +260,11 @@ __device__ inline void put_unit(const consumer &c, const attention_shape &a, uin
 // warps have no part to compute, so they have all else at hand when the parts are ready.
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
-  const mk_instruction_word *combine = c.d.words()->combined == 0 ? nullptr : next_instruction(c);
-  uint64_t *out = stamped_row(c.d, in.parts[MK_PART_ATTENTION_out]);
-  uint64_t *combined = combine == nullptr ? nullptr : stamped_row(c.d, combine->parts[MK_PART_COMBINE_out]);
+  const mk_operand &parts_out = in.parts[MK_PART_ATTENTION_out];
+  uint64_t *out = stamped_row(c.d, parts_out), *combined = nullptr;
+  if (c.d.words()->combines != 0) {
+    combined = tile::global<uint64_t>(combined_address(c.d.buffer(parts_out))) + (parts_out.col * a.head_dim() >> 1);
+  }
   uint32_t units = param(in, MK_PARAM_ATTENTION_group) * a.head_dim() / 2, before = first * RANKS;
   uint32_t count = c.d.words()->kv_parts - before, here = min(count, a.ranks());
   // The sum of a round of whole spans has room in shared memory, as there are few units then.
@@ -322,12 +324,11 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
       continue;
     }
     if (combined != nullptr) {
-      publish_combined(c, readers_of(combine->parts[MK_PART_COMBINE_out]), combined, unit, sum);
+      publish_combined(c, all_readers(c.d), combined, unit, sum);
     }
     if (publishes(c.d)) {
       if constexpr (MK_GPU_RANKS) {
-        to_readers(readers_of(in.parts[MK_PART_ATTENTION_out]), out + to,
-                   [=](uint64_t *words) { put_unit(c, a, words, dim, sum); });
+        to_readers(readers_of(parts_out), out + to, [=](uint64_t *words) { put_unit(c, a, words, dim, sum); });
       } else {
         put_unit(c, a, out + to, dim, sum);
       }
@@ -379,7 +380,9 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word 
   }
   // The last warps, which have the least to stage, look up what all need later.
   if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {
-    c.d.words()->combined = fused_combine(c);
+    bool alone = alone_in_use(position_of(c), kv.span_tokens, param(in, MK_PARAM_ATTENTION_splits));
+    bool fused = combined_address(c.d.buffer(in.parts[MK_PART_ATTENTION_out])) != 0;
+    c.d.words()->combines = alone && fused ? 1 : 0;
   }
   if (c.warp == MK_GPU_CONSUMER_WARPS - 2 && c.lane == 0) {
     uint32_t blocks = blocks_of_split(in, kv, position_of(c));

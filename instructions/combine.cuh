@@ -1,38 +1,15 @@
 // COMBINE on the device: the splits in use become the attention output of some query heads; combine.c. Consumers only:
-// a warp has 32 neighbouring output values, and sixteen splits at a time. With one split in use, the ATTENTION before
-// it in the queue has done its work already. Waits: the parts in use, by their stamps. Signals: the counter of its
-// value.
+// a warp has 32 neighbouring output values, and sixteen splits at a time. With one split in use, that split's ATTENTION
+// has done its work, where it is fused. Waits: the parts in use, by their stamps. Signals: the counter of its value.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "vm/gpu/storer.cuh"
 
 namespace mk {
 
-__device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction_word &combine) {
-  return min(position_of(c) / param(combine, MK_PARAM_COMBINE_span) + 1,
-             static_cast<uint32_t>(combine.parts[MK_PART_COMBINE_parts].rows));
-}
-
-// The instruction in the ring's next slot, if it is there.
-__device__ inline const mk_instruction_word *next_instruction(const consumer &c) {
-  instruction_cursor next = at_hand(c);
-  next.next();
-  return &c.d.slot(next.slot())->instruction;
-}
-
-// The uid of the next instruction in the queue, where that is marked as fused (and so it is the COMBINE of the parts at
-// hand) and no other split is in use: then ATTENTION does its work, which saves a stage. 0: there is none, or it has
-// not been fetched yet.
-__device__ inline uint32_t fused_combine(const consumer &c) {
-  instruction_cursor next = at_hand(c);
-  next.next();
-  const mk_instruction_word *in = next_instruction(c);
-  if ((c.d.slot(at_hand(c).slot())->flags & SLOT_IS_LAST) != 0 ||
-      !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || (in->flags & MK_FUSED) == 0) {
-    return 0;
-  }
-  bool tested = in->uid == c.d.params.skip_signal_uid || (MK_GPU_RECORDS && in->uid == c.d.params.delay_uid);
-  return splits_in_use(c, *in) == 1 && !tested ? in->uid : 0;
+// Whether a line's first split is the only one that it has in use.
+__device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t splits) {
+  return position < span || splits == 1;
 }
 
 // Output values 2 unit and 2 unit + 1 of the output `out`, for the ranks that read them.
@@ -141,11 +118,12 @@ __device__ inline merged_pairs four_of_head(const consumer &c, uint32_t block, u
 }
 
 __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &in) {
-  if (c.d.words()->combined == in.uid) {
+  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts];
+  uint32_t span = param(in, MK_PARAM_COMBINE_span), splits = parts.rows;
+  if (tile::uniform(combined_address(c.d.buffer(parts)) != 0 && alone_in_use(position_of(c), span, splits))) {
     return;
   }
-  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts];
-  uint32_t in_use = tile::uniform(splits_in_use(c, in));
+  uint32_t in_use = tile::uniform(min(position_of(c) / span + 1, splits));
   uint32_t blocks = tile::uniform(static_cast<uint32_t>(parts.cols) << block_bits_of(c.d.buffer(parts)));
 #pragma unroll 1
   for (uint32_t block = tile::uniform(c.warp); block < blocks; block += MK_GPU_CONSUMER_WARPS) {

@@ -374,20 +374,19 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, emit_norm_heads);
 }
 
-/* With one row a COMBINE has the query heads of a KV head. The turns begin anew, so that it comes after the head's
- * split 0 on the same SM. With several rows another unit has split 0 in each slot, so no SM has that of all slots, and
- * every query head has a COMBINE of its own, anywhere. */
+/* Every query head has a COMBINE of its own, so that many SMs share the work of a long context. Where they are does not
+ * matter: what a line has in one split becomes its output where that split is computed (MK_FUSED). */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
-  const uint32_t head_tiles = c->head_dim / MK_TILE, heads = lowering->lines > 1 ? 1 : c->heads / c->kv_heads;
+  const uint32_t head_tiles = c->head_dim / MK_TILE;
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
-    for (uint32_t head = 0; head < c->heads; head += heads) {
+    for (uint32_t head = 0; head < c->heads; head++) {
       const uint32_t rank = mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0);
       mk_instruction in = MK_START(COMBINE, node->layer);
-      in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
-      in.operands[MK_SLOT_COMBINE_out] = mk_columns(out->buffer, lines, head * head_tiles, heads * head_tiles);
+      in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, 1);
+      in.operands[MK_SLOT_COMBINE_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
       in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
       MK_TRY(mk_emit(lowering, mk_next_sm(lowering, rank), &in, mk_signal_of(out, lines)));
     }
@@ -396,10 +395,9 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
 }
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV
- * heads. A head's COMBINE comes after its split 0 on the same SM: with one split in use the result never leaves the SM.
- * A rank attends over its own KV heads (with more ranks than KV heads: over its own splits of a head), and its SMs take
- * turns. With several rows these are the splits of slot 0: unit (j + c) mod splits has split j of slot c, so that
- * several short contexts spread, too, and a slot's blocks stay with the SM that appends to them. */
+ * heads. A rank attends over its own KV heads (with more ranks than KV heads: over its own splits of a head), and its
+ * SMs take turns. With several rows these are the splits of slot 0: unit (j + c) mod splits has split j of slot c, so
+ * that several short contexts spread, too, and a slot's blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;

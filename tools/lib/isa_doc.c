@@ -51,9 +51,9 @@ static const char word[] =
     "```\n"
     "\n"
     "- `uid` is unique in the program and names the instruction in messages, traces and fault records.\n"
-    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or a\n"
-    "  `combine` of several rows per step within one on any SM. Without it no machine does. The opcodes below say\n"
-    "  what may be fused, rule S12 where.\n"
+    "- Flag %d of an instruction (`fused` in text): a machine may do a `score` within the `head` before it in its\n"
+    "  queue, and lines of a `combine` within an `attention` on any SM. Without it no machine does. The opcodes below\n"
+    "  say what may be fused, rule S12 where.\n"
     "- Where operands and parameters lie follows from the opcode's table below. An operand of extent `whole` is its\n"
     "  buffer from end to end, and the word holds the buffer's number alone, or %d where the operand is absent.\n"
     "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the\n"
@@ -125,8 +125,9 @@ static const char order[] =
     "   e + 1 in epoch e, counted from the last time the buffers were cleared. That orders this word and publishes\n"
     "   nothing else. It also means that the reader runs after the writer, and together with rule 1 that is how the\n"
     "   reuse of a stamped word is proven.\n"
-    "5. **Fusion.** A machine may do an instruction that is marked as fused within the one before it in its queue.\n"
-    "   Its stamps then prove no signal of that one. What is not marked is done by itself.\n"
+    "5. **Fusion.** A machine may do a `score` that is marked as fused within the `head` before it in its queue; its\n"
+    "   stamps then prove no signal of that one. It may do lines of a marked `combine` within an `attention` on any\n"
+    "   SM; its stamps then prove nothing of its queue. What is not marked is done by itself.\n"
     "\n"
     "A wait holds when `counter >= epoch * total + threshold` in wrap-safe arithmetic: counters only grow, and\n"
     "`total` is the sum of a counter's signals in one epoch. A wait orders only after signals that must have\n"
@@ -223,7 +224,7 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   static const char *const contents[] = {"numbers", "gain",   "table",  "work list", "parts",
                                          "logits",  "scores", "fronts", "rounds",    "candidates"};
   static const char *const entries[] = {"", "the items of the work list", "the reductions of the work list"};
-  static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
+  static const char *const fusions[] = {"", "in every step", "for lines that use one row of it"};
   static const char *const extents[] = {"part", "whole"};
   static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "value", "input", "residual"};
   fprintf(out, "\n### %u `%s`\n\n", opcode, info->name);

@@ -482,6 +482,7 @@ static mk_status run(mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
   }
   if (cpu->race != NULL) {
     mk_race_barrier(cpu->race);
+    mk_race_fuse(cpu->race, cpu->random % 2 != 0);
   }
   mk_recorder_begin(cpu->recorder, recorded_position(cpu, first, epochs), roles_apart(cpu));
   mk_status status = roles_apart(cpu) ? mk_cpu_run_interleaved(cpu) : mk_cpu_run_greedy(cpu);

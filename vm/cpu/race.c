@@ -7,13 +7,17 @@
  *
  * The KV cache is looked at twice. By (row, head), as operands declare it: what is shared there is shared by some step.
  * And by physical block and head, as tables and positions say of this step, so that two rows or two tables that name
- * one block are seen. */
+ * one block are seen.
+ *
+ * What is fused (fused.h) is written by its maker, at its time, and the machine computes it later all the same: so what
+ * reads such a word must not find that a later step has written it meanwhile. */
 #include "vm/cpu/race.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "instructions/mla.h"
+#include "vm/cpu/fused.h"
 #include "vm/program/attend_list.h"
 
 typedef struct cell {
@@ -21,6 +25,8 @@ typedef struct cell {
   uint32_t writer_index;
   uint32_t *readers;     /* per thread: clock of its last read since the last write; NULL: none yet */
   uint64_t writer_epoch; /* of a block of the cache: that in which it was last appended to */
+  uint32_t generation;   /* of the step that has written it */
+  bool elsewhere;        /* the write was of what is fused */
   uint32_t rank;         /* of a tile of what is dealt to ranks: 1 + that of those who touch it */
 } cell;
 
@@ -42,7 +48,10 @@ struct mk_race {
   bool *by_lines;              /* per buffer: shares of a work list write it, each some lines of a tile */
   cell **blocks;               /* per buffer that is a KV cache: [blocks][heads]; NULL for others */
   uint32_t runs;               /* generations may begin anew with a run */
-  uint8_t *const *memory;      /* NULL: neither work lists nor block tables are known */
+  uint32_t generation;         /* of the step at hand */
+  mk_fused fused;
+  bool elsewhere;         /* what is written at the moment is fused */
+  uint8_t *const *memory; /* NULL: neither work lists nor block tables are known */
 };
 
 static bool is_tracked(const mk_buffer *buffer) {
@@ -96,6 +105,7 @@ static mk_status race_init(mk_race *race, const mk_program *program) {
       race->by_lines[in->operands[MK_SLOT_ATTEND_out].buffer] = true;
     }
   }
+  MK_TRY(mk_fused_init(&race->fused, program));
   MK_TRY(mk_alloc(program->buffer_count, sizeof(cell *), &race->cells));
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (is_tracked(&program->buffers[b])) {
@@ -146,6 +156,7 @@ void mk_race_free(mk_race *race) {
   for (size_t b = 0; race->blocks != NULL && b < race->program->buffer_count; b++) {
     free_cells(race->blocks[b], block_cells(&race->program->buffers[b]));
   }
+  mk_fused_free(&race->fused);
   mk_free(race->cells);
   mk_free(race->by_lines);
   mk_free(race->blocks);
@@ -219,6 +230,10 @@ static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint3
     join(clock.after, race->written[at->writer_index].after, race->threads);
     *last_joined = at->writer_index;
   }
+  if (at->writer_clock != 0 && stamped && at->generation > race->generation) {
+    return unordered(race, thread, index, slot, "reads what a later step has overwritten, by the write",
+                     at->writer_thread, at->writer_index);
+  }
   if (at->writer_clock != 0 && !stamped && clock.before[at->writer_thread] < at->writer_clock) {
     return unordered(race, thread, index, slot, "reads what may not yet be visible, the write", at->writer_thread,
                      at->writer_index);
@@ -233,7 +248,10 @@ static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint3
 static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped) {
   clock_pair clock = race->clocks[thread];
   MK_TRY(check_rank(race, thread, index, slot, at));
-  if (at->writer_clock != 0 && clock.before[at->writer_thread] < at->writer_clock) {
+  /* Of what is fused one SM overwrites what another one has written: by then its readers have seen it
+   * (docs/VERIFIER.md, "Stamped buffers"). */
+  const uint32_t *over = stamped && (at->elsewhere || race->elsewhere) ? clock.after : clock.before;
+  if (at->writer_clock != 0 && over[at->writer_thread] < at->writer_clock) {
     return unordered(race, thread, index, slot, "overwrites the unordered write", at->writer_thread, at->writer_index);
   }
   const uint32_t *known = stamped ? clock.after : clock.before;
@@ -246,6 +264,8 @@ static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint
   at->writer_thread = thread;
   at->writer_clock = clock.before[thread];
   at->writer_index = index;
+  at->generation = race->generation;
+  at->elsewhere = race->elsewhere;
   return MK_OK;
 }
 
@@ -467,6 +487,20 @@ static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, 
   return MK_OK;
 }
 
+/* What an instruction writes besides its own operands: what is fused into it. */
+static mk_status touch_fused(mk_race *race, uint32_t thread, uint32_t index, const mk_race_use *used) {
+  for (uint32_t i = race->fused.first[index]; i != UINT32_MAX; i = race->fused.next[i]) {
+    if (mk_fused_is_elsewhere(&race->fused, i, used->state)) {
+      race->elsewhere = true;
+      mk_status status = touch(race, thread, i, MK_SLOT_COMBINE_out, &(mk_race_use){.tiles = UINT32_MAX}, true);
+      race->elsewhere = false;
+      MK_TRY(status);
+      memcpy(race->written[i].after, race->clocks[thread].after, race->threads * sizeof *race->clocks[thread].after);
+    }
+  }
+  return MK_OK;
+}
+
 static bool writes_stamped(const mk_program *program, const mk_instruction *in, mk_role role) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -509,8 +543,11 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   }
   clock.before[thread]++;
   clock.after[thread] = clock.before[thread];
-  MK_TRY(touch_operands(race, thread, index, role, used));
-  if (writes_stamped(program, in, role)) {
+  race->generation = used->generation;
+  const bool elsewhere = mk_fused_is_elsewhere(&race->fused, index, used->state);
+  MK_TRY(elsewhere ? MK_OK : touch_operands(race, thread, index, role, used));
+  MK_TRY(role == MK_ROLE_CONSUMER ? touch_fused(race, thread, index, used) : MK_OK);
+  if (!elsewhere && writes_stamped(program, in, role)) {
     memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
   }
   if (role == MK_ROLE_CONSUMER) {
@@ -521,6 +558,8 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   }
   return MK_OK;
 }
+
+void mk_race_fuse(mk_race *race, bool fuses) { race->fused.on = fuses; }
 
 void mk_race_signal(mk_race *race, uint32_t sm, mk_role role, uint32_t index) {
   const mk_instruction *in = &race->program->instructions[index];

@@ -26,6 +26,9 @@ typedef struct mk_race_use {
   uint32_t generation;        /* of the epoch */
 } mk_race_use;
 
+/* Whether, from now on, what is marked as fused and may be done elsewhere is done there. False at first. */
+void mk_race_fuse(mk_race *race, bool fuses);
+
 /* `role` of queue `sm` does its work on instruction `index` (into program->instructions). MK_ERR_DEVICE when one of its
  * accesses is not ordered against an earlier one. The caller keeps to an order that the machine's rules allow. */
 mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const mk_race_use *used);

@@ -92,7 +92,7 @@ struct shared_words {  // after the barriers
   uint32_t leave;     // not 0: all waits give up, since one outlived its deadline on some SM, or the host wants to stop
   uint32_t gone;      // the controller hands out no more instructions
   uint32_t finished;  // the consumers are done with the launch; in the MLA kernel: how many of their warps are
-  uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
+  uint32_t combines;  // whether the ATTENTION at hand does the work of the COMBINEs of its heads
   // Of the ATTENTION at hand: whether its split has the newest token, whether that token is put into its page when it
   // is staged, and how many blocks and parts the split has.
   uint32_t owns_newest, newest_put, kv_blocks, kv_parts;
@@ -222,6 +222,11 @@ __device__ inline const uint32_t &param(const mk_instruction_word &in, uint32_t 
 }
 __device__ inline const mk_gpu_buffer &whole_buffer(const mk_instruction_word &in, uint32_t number) {
   return device::slot_of(in).buffers[whole_at(number)];
+}
+
+// Of parts of attention: where what fused COMBINEs make of them lies; 0: they are not fused.
+__device__ inline uint64_t combined_address(const mk_gpu_buffer &parts) {
+  return static_cast<uint64_t>(parts.combined_high) << 32 | parts.combined_low;
 }
 
 // Whether the instruction waits for release counters, or signals some (SLOT_...).

@@ -127,7 +127,6 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     prepare_tracks();
     clear_block_words(d);
     volatile shared_words *words = d.words();
-    words->combined = 0;
     if constexpr (MK_GPU_SAMPLES) {
       words->stopped = 0;
       words->scores_wanted = 0;

@@ -103,7 +103,7 @@ typedef struct mk_gpu_buffer {
   };
   union {
     uint32_t block_tokens; /* BLOCKS */
-    uint32_t combined_low; /* of ATTENTION's parts, several rows: the address of COMBINE's result, lower half */
+    uint32_t combined_low; /* of ATTENTION's parts: the address of what fused COMBINEs make of them, lower half */
     uint32_t strip_bytes;  /* TILES: of 128 columns of a row tile (vm/program/strips.h; bf16: eight steps) */
   };
   union {

@@ -223,19 +223,16 @@ static bool has_hints_alone(const mk_program *program) {
   return true;
 }
 
-/* With several rows an ATTENTION that does the work of a COMBINE stores to the copies of all ranks, as the COMBINE then
- * has to. */
+/* An ATTENTION that does the work of a COMBINE stores to the copies of all ranks, as the COMBINE then has to. */
 static mk_status check_combined(const mk_program *program) {
   const uint64_t all = (UINT64_C(1) << program->machine.ranks) - 1;
   mk_readers readers;
   mk_status status = MK_OK;
-  if (mk_program_rows(program) == 1) {
-    return MK_OK;
-  }
   MK_TRY(mk_program_readers(program, &readers));
   for (size_t i = 0; i < program->instruction_count && status == MK_OK; i++) {
     const mk_instruction *in = &program->instructions[i];
-    const bool combines = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0;
+    const bool combines =
+        mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0 && (in->flags & MK_FUSED) != 0;
     if (combines && readers.operands[i * MK_MAX_OPERANDS + MK_SLOT_COMBINE_out] != all) {
       status = mk_error(MK_ERR_FILE,
                         "instruction %u (combine): not all of %u ranks read what it writes, as they do on "

@@ -131,8 +131,7 @@ struct value_view {
 
 // What COMBINE makes of the parts of some lines; where a line has one split in use, ATTENTION itself writes it.
 __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
-  return value_view(static_cast<uint64_t>(parts.combined_high) << 32 | parts.combined_low,
-                    parts.grid_cols * (parts.tile_cols - 2), generation);
+  return value_view(combined_address(parts), parts.grid_cols * (parts.tile_cols - 2), generation);
 }
 
 // The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). Gives the piece after `piece`,
@@ -149,11 +148,6 @@ __device__ inline uint32_t piece_pages(uint32_t piece, uint32_t end, uint32_t pa
                                                                                                : 0 + CHUNK_PAGES;
 }
 static_assert(PIECE_BLOCKS == CHUNK_PAGES, "a piece is one chunk or two");
-
-// Whether a line's first split is the only one that it has in use.
-__device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t splits) {
-  return position < span || splits == 1;
-}
 
 // The line of the lane's sum number `i` of a line tile.
 __device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) {

@@ -107,6 +107,23 @@ static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *t
   return status;
 }
 
+/* Tells ATTENTION where to put what COMBINEs would make of its parts, where all COMBINEs of these are fused. */
+static void describe_fused(const mk_gpu *gpu, mk_gpu_buffer *buffers) {
+  const mk_program *program = gpu->program;
+  for (uint32_t fused = 2; fused-- != 0;) { /* those that are not have the last word */
+    for (size_t i = 0; i < program->instruction_count; i++) {
+      const mk_instruction *in = &program->instructions[i];
+      if (mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0 && (in->flags & MK_FUSED) == fused) {
+        mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
+                      *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];
+        parts->combined_low = fused == 0 ? 0 : (uint32_t)out->address;
+        parts->combined_high = fused == 0 ? 0 : (uint32_t)(out->address >> 32);
+        out->head_dim = gpu->rows > 1 && fused != 0 ? (uint16_t)(parts->tile_cols - 2) : out->head_dim;
+      }
+    }
+  }
+}
+
 mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8_t *image) {
   const mk_program *program = gpu->program;
   MK_TRY(describe_instructions(gpu, (mk_instruction_word *)(void *)(image + plan->instructions),
@@ -117,17 +134,7 @@ mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8
     memcpy(image + plan->queues + q * sizeof queue, &queue, sizeof queue);
   }
   describe_buffers(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
-  for (size_t i = 0; gpu->rows > 1 && i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    if (mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0 && (in->flags & MK_FUSED) != 0) {
-      mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
-      mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
-                    *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];
-      parts->combined_low = (uint32_t)out->address;
-      parts->combined_high = (uint32_t)(out->address >> 32);
-      out->head_dim = (uint16_t)(parts->tile_cols - 2);
-    }
-  }
+  describe_fused(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
   MK_TRY(mk_gpu_encode_maps(gpu, image + plan->maps));
   for (size_t c = 0; c < program->counter_count; c++) {
     bool release = program->counters[c].kind == MK_COUNTER_RELEASE;

@@ -501,25 +501,18 @@ uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_b
   return lines != MK_ALL_LINES ? lines : row % (rows / tile);
 }
 
-/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and
- * as counters are waited for and signalled at an instruction's own turn, none may order anything. With several rows per
- * step this holds for a SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a
- * line uses of it can do that line, on any SM. No machine fuses in programs for prompts. */
+/* COMBINEs make one buffer of another one (rule R05), and whoever has all that a line uses of it can do that line, on
+ * any SM; but counters are waited for and signalled at the COMBINE's own turn, so none may order anything. A SCORE is
+ * done where what it takes was left, by the instruction before it. No machine fuses in programs for prompts. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  uint32_t rows = mk_program_rows(program);
-  if (info->fusion == MK_FUSION_ALONE && rows > 1) {
-    return !mk_program_is_for_prompts(program);
+  switch (info->fusion) {
+    case MK_FUSION_ALONE:
+      return !mk_program_is_for_prompts(program) && !uses_release(program, in);
+    case MK_FUSION_ALWAYS:
+      return before != NULL && before->opcode == info->fused_into &&
+             memcmp(&in->operands[info->fused_slot], &before->operands[info->fused_made], sizeof(mk_operand)) == 0;
+    default:
+      return false;
   }
-  if (info->fusion == MK_FUSION_NONE || before == NULL || before->opcode != info->fused_into) {
-    return false;
-  }
-  const mk_operand *taken = &in->operands[info->fused_slot], *made = &before->operands[info->fused_made];
-  if (info->fusion == MK_FUSION_ALWAYS) {
-    return memcmp(taken, made, sizeof *taken) == 0;
-  }
-  bool same =
-      taken->buffer == made->buffer && taken->row == made->row && taken->col == made->col && taken->cols == made->cols;
-  bool alone = program->ranges.position.low < in->params[MK_PARAM_COMBINE_span] || taken->rows == 1;
-  return same && alone && !uses_release(program, in);
 }

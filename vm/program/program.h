@@ -27,11 +27,10 @@
  *      that its waits are over. That it has read its inputs is proven by the stamps of all of its tiles, or, if its
  *      opcode reads all inputs before it publishes anything (all opcodes but those of MK_STREAMS in opcodes.def), by
  *      any one of them. No stamp proves that the same instruction has signalled.
- *   5. Fusion: a machine may do an instruction that is marked as fused (MK_FUSED) within the one before it in its
- *      queue. Then the stamps of the marked instruction do not prove the signals of the one before it either. With
- *      several rows per step a machine may do each line of a marked COMBINE within an ATTENTION on any SM, and then the
- *      COMBINE's stamps prove nothing of its queue. mk_fuses says where the mark may stand; an instruction without the
- *      mark is done by itself.
+ *   5. Fusion: a machine may do a SCORE that is marked as fused (MK_FUSED) within the HEAD before it in its queue. Then
+ *      its stamps do not prove the signals of the HEAD either. It may do each line of a marked COMBINE within an
+ *      ATTENTION on any SM, and then the COMBINE's stamps prove nothing of its queue. mk_fuses says where the mark may
+ *      stand; an instruction without the mark is done by itself.
  * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
  * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
 #ifndef MK_PROGRAM_H

@@ -65,7 +65,7 @@ static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
                                            .instruction = index,
                                            .slot = (uint8_t)slot,
                                            .content = (uint8_t)mk_info(in)->operands[slot].content,
-                                           .anywhere = mk_fused_anywhere(v, in),
+                                           .anywhere = mk_fused_anywhere(in),
                                            .long_only = only_when_long(v, in)};
   return MK_OK;
 }
@@ -259,12 +259,14 @@ static mk_status make_groups(mk_collect *c) {
     const mk_instruction *in = mk_at(v, use->instruction);
     const mk_operand *where = &in->operands[use->slot];
     const uint32_t span = span_of(in, &mk_info(in)->operands[use->slot]);
+    /* With several rows, which units a COMBINE waits for depends on the slots; and one that is done elsewhere waits for
+     * none. */
+    bool none = span == NOT_CERTAIN || (span != 0 && mk_program_rows(v->program) > 1);
     for (end = i; end < c->use_count && same_keys(&by[end], &by[i]); end++) {
       const mk_use *reader = &c->uses[by[end].entry];
       *mk_link_of(v, reader->instruction, reader->slot) = (uint32_t)v->group_count;
+      none |= mk_fused_anywhere(mk_at(v, reader->instruction));
     }
-    /* With several rows, which units a COMBINE waits for depends on the slots. */
-    const bool none = span == NOT_CERTAIN || (span != 0 && mk_program_rows(v->program) > 1);
     const uint64_t certain = none ? 0 : span == 0 ? where->rows : (uint64_t)v->program->ranges.position.low / span + 1;
     v->groups[v->group_count] = (mk_group){.where = *where,
                                            .span = span,

@@ -19,6 +19,7 @@ typedef struct mk_boundary {
   mk_ending first;  /* of the first queue that has instructions; all must agree with it */
   uint32_t rounds;  /* SIFTs on that queue */
   bool samples;     /* some instruction draws */
+  bool fuses;       /* some instruction may be done on another SM */
   bool head_exists; /* one with rows */
 } mk_boundary;
 
@@ -134,10 +135,12 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
 }
 
 /* Rule N06. With several rows per step a storer clears, after the last word of a value, the half that the next step
- * writes. A HEAD's candidates, or the front of its SCORE, tell other SMs that all of this is done: so nothing that
- * writes values may come after the HEAD. Only NEXT does, or between the two what draws, which rule N07 looks at. */
+ * writes; and what is fused may be written by another SM than its own, as early as that SM's step allows. A HEAD's
+ * candidates, or the front of its SCORE, tell other SMs that all before it is done: so nothing that reads or writes
+ * values may come after the HEAD. Only NEXT does, or between the two what draws, which rule N07 looks at. */
 static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
-  if (mk_program_rows(b->v->program) == 1 || b->samples) {
+  const bool several = mk_program_rows(b->v->program) > 1;
+  if ((!several && !b->fuses) || b->samples) {
     return MK_OK;
   }
   if (ending->heads != line_tiles(b)) { /* a tile without a head would have no candidates, and tell of nothing */
@@ -147,9 +150,9 @@ static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *
   if (ending->next == ending->head + 1 && q->first + q->count == ending->next + 1) {
     return MK_OK;
   }
-  return mk_reject(
-      b->v, "N06", ending->head,
-      "with several rows per step a queue ends in its head and its next, of which this head is not the last but one");
+  return mk_reject(b->v, "N06", ending->head,
+                   "%s a queue ends in its head and its next, of which this head is not the last but one",
+                   several ? "with several rows per step" : "where a combine is marked as fused");
 }
 
 /* Rule N07: HEAD, SCORE of its logits, SIFTs of which each goes on with the round before, DRAW, NEXT that takes its
@@ -290,6 +293,7 @@ static mk_status check_boundary(mk_verifier *v) {
   bool listed = false;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     b.samples |= draws(mk_at(v, i));
+    b.fuses |= mk_fused_anywhere(mk_at(v, i));
     listed |= mk_instruction_listed(mk_at(v, i));
   }
   if (listed) { /* rule L04: it has no step state */
@@ -324,11 +328,13 @@ static mk_status check_fusions(mk_verifier *v) {
       return mk_reject(v, "S12", i, "is marked as fused; no machine does %s within another instruction",
                        mk_info(in)->fusion == MK_FUSION_NONE ? "it" : "anything of a program for prompts");
     }
-    return mk_reject(
-        v, "S12", i,
-        "is marked as fused; before it in its queue there must be the %s that leaves what it takes, in some step "
-        "all of it, and no release counter may order it",
-        mk_opcode_lookup(mk_info(in)->fused_into)->name);
+    const char *into = mk_opcode_lookup(mk_info(in)->fused_into)->name;
+    return mk_fused_anywhere(in)
+               ? mk_reject(v, "S12", i, "is marked as fused; no release counter may order what %s does in its place",
+                           into)
+               : mk_reject(v, "S12", i,
+                           "is marked as fused; before it in its queue there must be the %s that leaves what it takes",
+                           into);
   }
   return MK_OK;
 }

@@ -141,8 +141,8 @@ static inline bool mk_reads_state(const mk_verifier *v, const mk_instruction *in
   return use == MK_STATE_READ || (use == MK_STATE_NONE && mk_program_rows(v->program) > 1);
 }
 /* Whether each line of a fused instruction may be done by the instruction that made its input, on any SM (mk_fuses). */
-static inline bool mk_fused_anywhere(const mk_verifier *v, const mk_instruction *in) {
-  return (in->flags & MK_FUSED) != 0 && mk_info(in)->fusion == MK_FUSION_ALONE && mk_program_rows(v->program) > 1;
+static inline bool mk_fused_anywhere(const mk_instruction *in) {
+  return (in->flags & MK_FUSED) != 0 && mk_info(in)->fusion == MK_FUSION_ALONE;
 }
 /* The thread of an instruction's consumer or storer: a queue with instructions has two. */
 static inline uint32_t mk_thread_of(const mk_verifier *v, size_t instruction, mk_role role) {

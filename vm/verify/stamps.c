@@ -61,7 +61,7 @@ static bool streams(const mk_verifier *v, const mk_write *w) {
 /* Whether a machine may have done it within the instruction before it in its queue (rule S12), whose signals then come
  * later. */
 static bool may_be_fused(const mk_verifier *v, uint32_t index) {
-  return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
+  return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(mk_at(v, index));
 }
 
 /* Sets the clock that a reader of the write's words gets. As a rule that is `dep`: all that came before the writer had

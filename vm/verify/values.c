@@ -30,7 +30,9 @@ mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const 
   return MK_OK;
 }
 
-/* Rule R05. `partner`: by buffer, 1 + the other one of parts and value; 0 for all others. */
+/* Rule R05, of programs of several rows and those in which something is fused. Whoever writes parts may write what is
+ * made of them, so SMs that may touch the former must be allowed to touch the latter. `partner`: by buffer, 1 + the
+ * other one of parts and value; 0 for all others. */
 static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
   const mk_program *p = v->program;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
@@ -38,11 +40,13 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
     if (mk_opcode_reads(mk_info(in), MK_CONTENT_PARTS) >= 0) {
       uint32_t from = in->operands[MK_SLOT_COMBINE_parts].buffer, to = in->operands[MK_SLOT_COMBINE_out].buffer;
       const mk_buffer *parts = &p->buffers[from], *out = &p->buffers[to];
-      if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) ||
-          (partner[from] != 0 && partner[from] != to + 1) || (partner[to] != 0 && partner[to] != from + 1)) {
+      if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) || out->scope < parts->scope ||
+          out->kind != MK_KIND_ACTIVATION || (partner[from] != 0 && partner[from] != to + 1) ||
+          (partner[to] != 0 && partner[to] != from + 1)) {
         return mk_reject(
             v, "R05", i,
-            "makes columns of buffer %s from %s; with several rows per step one whole buffer is made of another",
+            "makes columns of buffer %s from %s; with several rows per step, or a mark as fused, one whole "
+            "activation is made of another, of no wider scope",
             out->name, parts->name);
       }
       partner[from] = to + 1;
@@ -104,7 +108,11 @@ mk_status mk_verify_caches(mk_verifier *v) {
   if (status == MK_OK) {
     status = check_plan(v);
   }
-  if (status == MK_OK && mk_program_rows(v->program) > 1) {
+  bool pairs = mk_program_rows(v->program) > 1;
+  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
+    pairs |= mk_fused_anywhere(mk_at(v, i));
+  }
+  if (status == MK_OK && pairs) {
     memset(partner, 0, v->program->buffer_count * sizeof *partner);
     status = check_pairs(v, partner);
   }

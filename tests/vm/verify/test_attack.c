@@ -19,6 +19,7 @@ static const struct {
     {"disagree", "N07"},       /* searches that look at other tokens on each SM */
     {"emptyheads", "N04"},     /* no head has rows: the next token was no token */
     {"front_as_candidates", "S10"},
+    {"fused_elsewhere", "N06"},  /* what is done on another SM, by what is known of the SM where it stands */
     {"next_signal", "N09"},      /* a machine never sent it */
     {"nonext", "N01"},           /* a queue that never learned that the run was over */
     {"odd17", "S02"},            /* half a stamped word, which nobody wrote */
@@ -69,6 +70,28 @@ Test(attack, a_residual_that_moves_has_the_same_bits_in_any_interleaving) {
     mk_cpu_options options = {.seed = seed, .adversarial = true, .check_races = true};
     cr_assert_eq(test_run(program, &options, 0, &got), MK_OK, "seed %d: %s", (int)seed, mk_error_message());
     cr_assert_eq(got, want, "seed %d", (int)seed);
+  }
+  mk_program_free(program);
+}
+
+/* What is written by another SM than it stands on, the race detector sees in some interleavings of the first program,
+ * and never in that program without the mark, which is accepted. */
+Test(attack, what_is_fused_elsewhere_races) {
+  mk_program *program = test_assemble("attack/fused_elsewhere.mks", NULL);
+  uint64_t hash;
+  uint32_t races = 0;
+  for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    mk_cpu_options options = {.seed = seed, .adversarial = true, .check_races = true};
+    races += test_run(program, &options, 0, &hash) != MK_OK;
+  }
+  cr_expect_gt(races, 0);
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    program->instructions[i].flags = 0;
+  }
+  cr_expect_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    mk_cpu_options options = {.seed = seed, .adversarial = true, .check_races = true};
+    cr_assert_eq(test_run(program, &options, 0, &hash), MK_OK, "seed %d: %s", (int)seed, mk_error_message());
   }
   mk_program_free(program);
 }
