@@ -66,7 +66,7 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
   tile::each_line(
       y, {0, lines},
       [&](uint32_t line, float &upper, float &lower) {
-        float scale = wide_shared()->scales[line];
+        float scale = with_factor(in, wide_shared()->scales[line]);
         bool chooses = line < lines && (places[line] & LINE_CHOOSES) != 0;
         best[number] = -INFINITY;
         index[number] = MK_CANDIDATE_NONE;

@@ -56,7 +56,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
       c.d.buffer(x).cols / 2};
   put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
   consumers_meet();
-  float scale = wide_shared()->scales[chooser];
+  float scale = with_factor(in, wide_shared()->scales[chooser]);
   stage_cursor stage = next_stage(c);
 #pragma unroll 1
   for (uint32_t first = 0; first < weight.rows; first += MK_WIDE_GPU_UNIT_TILES) {

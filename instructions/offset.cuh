@@ -2,18 +2,13 @@
 // Tiles: 16 fp32 residual rows each, which are the SM's own. Waits: nothing; the step state, where residual_in is the
 // embedding row. Signals: nothing. The storer does all of it.
 #pragma once
+#include "instructions/offset_element.cuh"
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 
 namespace mk {
 
 __device__ inline void consume_OFFSET(const consumer &, const mk_instruction_word &) {}
-
-// Of an element and its bias.
-__device__ inline float offset_of(const mk_instruction_word &in, float x, float bias) {
-  float factor = __uint_as_float(param(in, MK_PARAM_OFFSET_factor));
-  return __fadd_rn(factor != 0.0f ? __fmul_rn(x, factor) : x, bias);
-}
 
 // Without sums there is nothing of the consumers' to take.
 __device__ inline void store_OFFSET(storer &s, const mk_instruction_word &in, const instruction_cursor &,

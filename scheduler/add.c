@@ -172,7 +172,7 @@ static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const mk_
 
 /* An OFFSET runs on the SM that owns these row tiles of the residual, before the addition to them: the queue orders the
  * two, so the OFFSET waits for nobody, and nobody waits for it. */
-static mk_status emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
+mk_status mk_emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_instruction in = MK_START(OFFSET, node->layer);
   in.operands[MK_SLOT_OFFSET_residual_in] = residual_input(lowering, node, share, lines);
   in.operands[MK_SLOT_OFFSET_bias] =
@@ -187,7 +187,7 @@ mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node) {
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     for (uint32_t sm = 0; sm < lowering->sms; sm++) {
       const mk_share share = lowering->owners[sm];
-      MK_TRY(share.count == 0 ? MK_OK : emit_offset(lowering, node, sm, share, lines));
+      MK_TRY(share.count == 0 ? MK_OK : mk_emit_offset(lowering, node, sm, share, lines));
     }
   }
   return MK_OK;

@@ -28,8 +28,8 @@ typedef struct mk_compile_options {
   mk_placement placement;
   uint32_t rows; /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
   /* Sequences that may share a step. 0: as many as rows, but one with MK_PROMPT_ROWS, which is a program for prompts.
-   * One slot with 128 rows or more, or several with 64 to 512, give a wide program, where the graph is of plain Llama
-   * shape (wide.c). */
+   * One slot with 128 rows or more, or several with 64 to 512, give a wide program, where the graph is of Llama's
+   * shape (mk_is_wide). */
   uint32_t slots;
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
   mk_dtype kv;     /* what K and V are stored as: BF16, or E4M3 with a scale for each token and KV head */
@@ -61,9 +61,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 /* How many sequences may share a step of a program by these options. */
 uint32_t mk_compile_slots(const mk_compile_options *options);
 
-/* Whether a program by these options has the wide form. The graph must be of Llama's shape, but for biases of q, k, v
- * and norms of heads of q and k. With one slot: 128 rows or more, greedy. With several slots: 64 to 512 rows; if it
- * draws, 128 at most. */
+/* Whether a program by these options has the wide form. The graph must be of Llama's shape, but for factors, biases of
+ * q, k, v and norms of heads of q and k. With one slot: 128 rows or more, greedy. With several slots: 64 to 512 rows;
+ * if it draws, 128 at most. */
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 /* Whether, on so many ranks, a wide program of the graph finds on each rank all row tiles that it multiplies there in
  * what a program of fewer rows has there: units of eight row tiles do not reach into the next rank. False, too, where

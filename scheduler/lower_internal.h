@@ -94,6 +94,7 @@ mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm,
 mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
                          mk_share share, uint32_t lines);
 mk_status mk_lower_add(mk_lowering *lowering, const mk_node *node);
+mk_status mk_emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
 mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node);
 
 /* The wide form (wide.c). How many units `tiles` row tiles are; then the lowering of what comes before the first node,

@@ -94,6 +94,12 @@ static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t ti
   return rank * lowering->sms_of_rank + (unit - first) % lowering->sms_of_rank;
 }
 
+/* The SM that adds to a unit of the residual, where units have `each` row tiles: its owner, or, of fewer than a whole
+ * unit has, one of all SMs. */
+static uint32_t sm_of_sum(const mk_lowering *lowering, uint32_t unit, uint32_t tiles, uint32_t each) {
+  return each == UNIT_TILES ? owner_of(lowering, unit, tiles) : unit % lowering->sms;
+}
+
 /* The node that norms a value (MK_NONE stands for the embedding); NULL when no node does, or several do. */
 static const mk_node *norm_of(const mk_graph *graph, int value) {
   const mk_node *found = NULL;
@@ -110,7 +116,7 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
 }
 
 /* Whether a node is one of those that wide steps have: of a model in which every product of the residual norms it by
- * gains of its own, as a Llama's do; q, k and v may have biases, and heads of q and k norms. */
+ * gains of its own, as a Llama's do; q, k and v may have biases, heads of q and k norms, and there may be factors. */
 static bool is_taken(const mk_graph *graph, const mk_node *node) {
   if (node->plus != 0 || node->gelu) {
     return false;
@@ -125,9 +131,10 @@ static bool is_taken(const mk_graph *graph, const mk_node *node) {
     case MK_NODE_GLU:
       return norm_of(graph, node->input) == node && !node->biased;
     case MK_NODE_HEAD:
-      return norm_of(graph, node->input) == node && node->factor == 0;
-    case MK_NODE_NORM_HEADS:
+      return norm_of(graph, node->input) == node;
     case MK_NODE_OFFSET:
+      return node->vector == MK_NONE;
+    case MK_NODE_NORM_HEADS:
       break;
   }
   return false;
@@ -368,7 +375,7 @@ static mk_status add_small_units(mk_lowering *lowering, const mk_node *node, con
   snprintf(name, sizeof name, "%s_sums", lowering->graph->values[node->output].name);
   MK_TRY(mk_add_counters(lowering, name, &lowering->values[node->output].summed));
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * line_tiles; unit++) {
-    MK_TRY(add_unit(lowering, node, plan, unit % lowering->sms, unit % line_tiles,
+    MK_TRY(add_unit(lowering, node, plan, sm_of_sum(lowering, unit, tiles, each), unit % line_tiles,
                     tiles_of(unit, line_tiles, tiles, each)));
   }
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
@@ -397,6 +404,17 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
                             : add_small_units(lowering, node, &plan, tiles, each);
 }
 
+/* What comes before an addition, by the SMs that add: the queue orders the two. */
+static mk_status lower_offset(mk_lowering *lowering, const mk_node *node) {
+  const uint32_t tiles = mk_divide_up(lowering->graph->config.hidden, MK_TILE), each = each_of(lowering, tiles);
+  const uint32_t line_tiles = lowering->line_tiles;
+  for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * line_tiles; unit++) {
+    MK_TRY(mk_emit_offset(lowering, node, sm_of_sum(lowering, unit, tiles, each),
+                          tiles_of(unit, line_tiles, tiles, each), unit % line_tiles));
+  }
+  return MK_OK;
+}
+
 mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {
   switch (node->kind) {
     case MK_NODE_QKV:
@@ -409,8 +427,9 @@ mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {
       return lower_rows(lowering, node, "act", mk_emit_glu);
     case MK_NODE_HEAD:
       return mk_lower_head(lowering, node);
-    case MK_NODE_NORM_HEADS:
     case MK_NODE_OFFSET:
+      return lower_offset(lowering, node);
+    case MK_NODE_NORM_HEADS:
       break; /* of no such model: mk_is_wide */
   }
   return MK_OK;

@@ -125,6 +125,37 @@ Test(wide_form, biases_and_norms_of_heads) {
   }
 }
 
+static void have_factors(mk_config *c) {
+  c->embedding_multiplier = 12;
+  c->residual_multiplier = 0.22;
+  c->attention_multiplier = 0.1;
+  c->logits_scaling = 7;
+}
+Test(wide_form, factors) {
+  for (size_t i = 0; i < 2; i++) {
+    mk_config c = shapes[i];
+    have_factors(&c);
+    expect_shape(&c, 600 + 100 * (uint32_t)i);
+  }
+}
+
+/* The factor on sine and cosine is in attention's, or, of a part of the dims, in gains. */
+Test(wide_form, stretched_rotations) {
+  for (size_t i = 0; i < 2; i++) {
+    mk_config c = shapes[i];
+    c.rope_type = MK_ROPE_LONGROPE;
+    c.rope_original_max_position = CONTEXT / 2;
+    c.rope_attention = 1.2;
+    c.rotary = i == 0 ? 0 : c.head_dim / 4 * 3;
+    c.fused = true;
+    for (uint32_t pair = 0; pair < c.head_dim / 2; pair++) {
+      c.rope_short[pair] = 1;
+      c.rope_long[pair] = 1 + (float)pair / 16;
+    }
+    expect_shape(&c, 800 + 100 * (uint32_t)i);
+  }
+}
+
 /* A prompt that comes in several launches, and is not begun with a whole step. */
 Test(wide_form, launch_by_launch) {
   single s;
@@ -202,8 +233,8 @@ Test(wide_form, values_are_reused) {
   cr_assert_gt(buffers_of(5, true), buffers_of(2, true) + 3 * 8);
 }
 
-/* Other rows, and families that norm or scale elsewhere, are as they were. */
-Test(wide_form, is_of_llamas_with_biases_and_norms_of_heads) {
+/* Other rows, and families that norm elsewhere, are as they were. */
+Test(wide_form, is_of_llamas_and_their_kin) {
   mk_config c = shapes[0];
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 512, .slots = 1}, true);
@@ -217,7 +248,10 @@ Test(wide_form, is_of_llamas_with_biases_and_norms_of_heads) {
   c.qk_norm = MK_QK_NORM_ALL;
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, false);
   c = shapes[0];
-  c.logits_scaling = 4;
+  have_factors(&c);
+  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
+  c = shapes[0];
+  c.gelu = true;
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
   c = shapes[0];
   c.norm_after = true;

@@ -223,6 +223,15 @@ Test(wide_slots, biases_and_norms_of_heads) {
   expect_shape(&c, 300);
 }
 
+Test(wide_slots, factors) {
+  mk_config c = shapes[1];
+  c.embedding_multiplier = 12;
+  c.residual_multiplier = 0.22;
+  c.attention_multiplier = 0.1;
+  c.logits_scaling = 7;
+  expect_shape(&c, 400);
+}
+
 static void expect_wide(const mk_config *config, mk_compile_options options, bool wide) {
   mk_program *p;
   options.sms = 4;

@@ -65,7 +65,7 @@ mk_config test_model_config(size_t which) {
   return configs[which];
 }
 
-/* With many rows not of plain Llama shape, since of that they would be wide programs. */
+/* With many rows with a gate that no wide program has. */
 static mk_program *small_program(mk_compile_options options) {
   mk_config config = {.hidden = 64,
                       .intermediate = 96,
@@ -77,7 +77,7 @@ static mk_program *small_program(mk_compile_options options) {
                       .max_position = options.max_seq,
                       .rms_eps = 1e-5f,
                       .rope_theta = 10000,
-                      .logits_scaling = options.rows > MK_MAX_ROWS ? 4 : 0};
+                      .gelu = options.rows > MK_MAX_ROWS};
   mk_graph *graph;
   mk_program *program;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());

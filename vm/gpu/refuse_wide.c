@@ -138,7 +138,7 @@ static const char *find_list(const mk_program *program, const mk_instruction *in
 
 static mk_status check_instruction(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  const char *missing = info->families_only ? "the opcode" : find_stamps(program, in);
+  const char *missing = find_stamps(program, in);
   missing = missing != NULL ? missing : mk_gpu_find_missing(in);
   missing = missing != NULL ? missing : mk_gpu_find_parameter(in, true);
   missing = missing != NULL ? missing : find_input(program, in);
@@ -173,6 +173,20 @@ static bool conflict(const mk_instruction *a, const mk_instruction *b) {
   return false;
 }
 
+/* Whether all that it makes is a residual, of which no other SM is told: then the warps meet when it is done
+ * (instructions/offset_wide.cuh). */
+static bool keeps_residual(const mk_opcode_info *info) {
+  bool keeps = false;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *o = &info->operands[slot];
+    if (o->access != MK_ACCESS_READ && o->store != MK_OPERAND_STORE_PLAIN) {
+      return false;
+    }
+    keeps = keeps || o->store == MK_OPERAND_STORE_RESIDUAL;
+  }
+  return keeps;
+}
+
 /* Warps meet before a signal. Where a product has none of its own before it stores, other warps may still be at what
  * comes before it. */
 static mk_status check_meeting(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
@@ -187,6 +201,7 @@ static mk_status check_meeting(const mk_program *program, const mk_instruction *
                           in->uid, info->name);
   }
   if (before == NULL || !mk_opcode_is_product(info) || signals_release(program, before) ||
+      keeps_residual(mk_opcode_lookup(before->opcode)) ||
       (!mk_opcode_is_product(mk_opcode_lookup(before->opcode)) && !conflict(before, in))) {
     return MK_OK;
   }

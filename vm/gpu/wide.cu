@@ -16,6 +16,7 @@
 #endif
 #include "instructions/linear_wide.cuh"
 #include "instructions/norm.cuh"
+#include "instructions/offset_wide.cuh"
 #include "vm/gpu/controller.cuh"
 #include "vm/gpu/queue.cuh"
 #include "vm/gpu/wide_loader.cuh"

@@ -132,22 +132,25 @@ Test(gpu_families, wide_steps) {
        {MK_GPU_IMAGE_WIDE_SLOTS_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS_FAMILIES,
         MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED}},
   };
-  for (int form = 0; form < 4; form++) {
+  enum { PLAIN, HEADS, QUANTISED, QUANTISED_BIASES, FACTORS, FORMS };
+  static const int kernels[FORMS] = {0, 1, 2, 2, 1};
+  for (int form = 0; form < FORMS; form++) {
     mk_config config;
     mk_graph *graph;
     cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
     config.head_dim = 128;
     config.intermediate = 1024;
-    config.qkv_bias = form % 2 != 0;
-    config.qk_norm = form == 1 ? MK_QK_NORM_HEAD : MK_QK_PLAIN;
-    if (form >= 2) {
+    config.qkv_bias = form == HEADS || form == QUANTISED_BIASES;
+    config.qk_norm = form == HEADS ? MK_QK_NORM_HEAD : MK_QK_PLAIN;
+    config.logits_scaling = form == FACTORS ? 7 : 0;
+    if (kernels[form] == 2) {
       mk_synth_quantise(&config, MK_CODES_INT4, 128, MK_TENSOR_BF16, false);
     }
     cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
       const mk_compile_options options = {
           .ranks = of[i].ranks, .rows = of[i].rows, .slots = of[i].slots, .sampling = of[i].sampling};
-      cr_expect_eq(image_of_options(graph, options), of[i].of[form < 2 ? form : 2], "form %d, case %zu", form, i);
+      cr_expect_eq(image_of_options(graph, options), of[i].of[kernels[form]], "form %d, case %zu", form, i);
     }
     mk_graph_free(graph);
   }

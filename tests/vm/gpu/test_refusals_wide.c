@@ -32,6 +32,18 @@ static const mk_config shape = {.hidden = 152,
 static mk_program *compile_on(uint32_t sms) { return test_prompt_program(&shape, sms, CONTEXT, ROWS); }
 static mk_program *compile(void) { return compile_on(SMS); }
 
+/* With what other families have. */
+static void have_factors(mk_config *config) {
+  config->embedding_multiplier = 12;
+  config->residual_multiplier = 0.22;
+  config->logits_scaling = 7;
+}
+static mk_program *compile_kin(void) {
+  mk_config config = shape;
+  have_factors(&config);
+  return test_prompt_program(&config, SMS, CONTEXT, ROWS);
+}
+
 static mk_instruction *find(mk_program *p, mk_opcode opcode, uint32_t number) {
   for (size_t i = 0; i < p->instruction_count; i++) {
     if (p->instructions[i].opcode == opcode && number-- == 0) {
@@ -71,27 +83,36 @@ static mk_program *compile_shared(const mk_config *config, uint32_t ranks, uint3
 }
 
 /* Nothing that the scheduler makes is refused. */
+static void expect_all_taken(const mk_config *config, uint32_t sms) {
+  for (uint32_t rows = MK_WIDE_ROWS; rows <= MK_MOST_ROWS; rows *= 2) {
+    mk_program *p = test_prompt_program(config, sms, 2048, rows);
+    expect_taken(p);
+    mk_program_free(p);
+  }
+  for (uint32_t rows = MK_PROMPT_ROWS; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
+    mk_program *p = compile_shared(config, 1, sms, rows);
+    expect_taken(p);
+    mk_program_free(p);
+  }
+}
 Test(gpu_refusals_wide, compiled_programs_are_taken) {
   static const mk_config shapes[] = {
       {.hidden = 64, .intermediate = 40, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .vocab = 17},
       {.hidden = 144, .intermediate = 1040, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 128, .vocab = 100},
       {.hidden = 2120, .intermediate = 4104, .layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 64, .vocab = 1000}};
   static const uint32_t sms[] = {1, 3, 132};
+  static void (*const kin[])(mk_config *) = {NULL, have_factors};
   for (uint32_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-    mk_config config = shapes[s];
-    config.max_position = 2048;
-    config.rms_eps = 1e-5f;
-    config.rope_theta = 10000;
-    for (uint32_t m = 0; m < sizeof sms / sizeof sms[0]; m++) {
-      for (uint32_t rows = MK_WIDE_ROWS; rows <= MK_MOST_ROWS; rows *= 2) {
-        mk_program *p = test_prompt_program(&config, sms[m], 2048, rows);
-        expect_taken(p);
-        mk_program_free(p);
+    for (uint32_t k = 0; k < sizeof kin / sizeof kin[0]; k++) {
+      mk_config config = shapes[s];
+      config.max_position = 2048;
+      config.rms_eps = 1e-5f;
+      config.rope_theta = 10000;
+      if (kin[k] != NULL) {
+        kin[k](&config);
       }
-      for (uint32_t rows = MK_PROMPT_ROWS; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
-        mk_program *p = compile_shared(&config, 1, sms[m], rows);
-        expect_taken(p);
-        mk_program_free(p);
+      for (uint32_t m = 0; m < sizeof sms / sizeof sms[0]; m++) {
+        expect_all_taken(&config, sms[m]);
       }
     }
   }
@@ -135,7 +156,7 @@ Test(gpu_refusals_wide, compiled_programs_of_ranks_are_taken) {
 Test(gpu_refusals_wide, opcodes_that_know_stamps_alone) {
   bool there[MK_OP_COUNT] = {false};
   uint32_t refused = 0;
-  mk_program *base = compile();
+  mk_program *base = compile_kin();
   for (size_t i = 0; i < base->instruction_count; i++) {
     there[base->instructions[i].opcode] = true;
   }
@@ -197,9 +218,9 @@ REFUSED(a_product_of_the_rows_of_tokens, SMS, true, "(qkv): an input that is the
 /* It has no tensor map. */
 REFUSED(a_product_of_an_output, SMS, true, "(linear_add): an input that is an output is not yet in wide steps",
         buffer_of(p, find(p, MK_OP_LINEAR_ADD, 0), MK_SLOT_LINEAR_ADD_x)->kind = MK_KIND_OUTPUT)
-/* They are multiplied by nothing but their scale. */
-REFUSED(a_factor_on_logits, SMS, true, "(head): a factor on logits is not yet in wide steps on a GPU",
-        find(p, MK_OP_HEAD, 0)->params[MK_PARAM_HEAD_factor] = mk_float_param(0.25f))
+/* It has no other gate. */
+REFUSED(a_gate_of_gelu, SMS, true, "(glu): GELU is not yet in wide steps on a GPU",
+        find(p, MK_OP_GLU, 0)->params[MK_PARAM_GLU_gelu] = 1)
 /* Each warp adds to one. */
 REFUSED(more_row_tiles_than_warps, 1, true, "(reduce_add) adds to 9 row tiles; this machine adds to at most 8", {
   static const uint32_t slots[] = {MK_SLOT_REDUCE_ADD_parts, MK_SLOT_REDUCE_ADD_residual_in,

@@ -29,6 +29,15 @@ static const mk_config shape = {.hidden = 144,
 
 static mk_program *compile(void) { return test_prompt_program(&shape, SMS, CONTEXT, ROWS); }
 
+/* With what other families have. */
+static mk_program *compile_kin(void) {
+  mk_config config = shape;
+  config.embedding_multiplier = 12;
+  config.residual_multiplier = 0.22;
+  config.logits_scaling = 7;
+  return test_prompt_program(&config, SMS, CONTEXT, ROWS);
+}
+
 /* The `number`th one of that opcode. */
 static mk_instruction *find(mk_program *p, mk_opcode opcode, uint32_t number) {
   for (size_t i = 0; i < p->instruction_count; i++) {
@@ -163,6 +172,29 @@ Test(verify_wide, a_norm_before_its_sum) {
   add[0] = add[1];
   add[1] = moved;
   expect_order_rejected(p, "norm", &add[0]);
+  mk_program_free(p);
+}
+
+/* What a sum begins from, which the queue alone orders. */
+Test(verify_wide, an_offset_after_its_sum) {
+  mk_program *p = compile_kin();
+  mk_instruction *offset = find(p, MK_OP_OFFSET, 0), *norm = find(p, MK_OP_NORM, 0), moved = *offset;
+  while (norm < offset || norm->opcode != MK_OP_NORM) {
+    norm++;
+  }
+  memmove(offset, offset + 1, (size_t)(norm - offset) * sizeof *offset);
+  *norm = moved;
+  expect_order_rejected(p, "offset", norm);
+  mk_program_free(p);
+}
+/* Another SM's owner of the residual has it. */
+Test(verify_wide, an_offset_of_another_unit) {
+  mk_program *p = compile_kin();
+  mk_instruction *a = find(p, MK_OP_OFFSET, 0), *b = find(p, MK_OP_OFFSET, count(p, MK_OP_OFFSET) - 1), kept = *a;
+  cr_assert_eq(a->layer, b->layer);
+  *a = *b;
+  *b = kept;
+  expect_order_rejected(p, "offset", a);
   mk_program_free(p);
 }
 
@@ -329,16 +361,20 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
 }
 
 static const mutant_rig rig = {.base = compile, .run = run, .seeds = 3};
+static const mutant_rig rig_of_kin = {.base = compile_kin, .run = run, .seeds = 3};
 
 Test(verify_wide, unchanged_program_runs) { mutants_expect_sound(&rig, 1); }
+Test(verify_wide, unchanged_program_of_kin_runs) { mutants_expect_sound(&rig_of_kin, 1); }
 
-Test(verify_wide, what_is_accepted_never_fails) {
+static void expect_mutants(const mutant_rig *of) {
   const uint32_t mutants = test_effort(4, 40);
-  const mutant_counts counts = mutants_expect(&rig, 5, mutants);
+  const mutant_counts counts = mutants_expect(of, 5, mutants);
   cr_assert_gt(counts.accepted, 0);
   cr_assert_gt(counts.rejected, mutants * MUTATION_CLASSES / 2);
   cr_assert_gt(counts.failing, mutants, "%u of %u rejected mutants fail", counts.failing, counts.rejected);
 }
+Test(verify_wide, what_is_accepted_never_fails) { expect_mutants(&rig); }
+Test(verify_wide, what_is_accepted_of_kin_never_fails) { expect_mutants(&rig_of_kin); }
 
 /* The loader copies what is multiplied, and the cache: what its consumer has seen, or has written itself in a program
  * of one queue, tells it nothing. */
