@@ -1,7 +1,7 @@
 /* GLU: g, u = W norm(x), rows 0-7 and 8-15 of each tile (MK_PACK_GLU); out = bf16(g / (1 + exp(-g)) * u), or with gelu
  * bf16(g / (1 + exp(-2 z)) * u), z = sqrt(2 / pi) (g + 0.044715 g^3), which is GELU as its tanh approximation has it.
  * x, gain [width], weight [16 n, width], out [8 n]. If biased, the gain is followed by a bias for each row of the whole
- * weight. */
+ * weight; where a NORM has multiplied by the gain, it is there for these. */
 #include <math.h>
 
 #include "instructions/reference.h"

@@ -13,14 +13,6 @@ __device__ inline void begin_GLU(const storer &s, const mk_instruction_word &in,
   r.row = published_row(s, in.parts[MK_PART_GLU_out]);
 }
 
-// The bias of row `row` of row tile i, which the gains go on with.
-__device__ inline float glu_bias(const mk_instruction_word &in, uint32_t i, uint32_t row) {
-  uint32_t at = (in.parts[MK_PART_GLU_weight].row + i) * 16 + row;
-  return param(in, MK_PARAM_GLU_biased) == 0
-             ? 0.0f
-             : element_of(whole_buffer(in, MK_WHOLE_GLU_gain), param(in, MK_PARAM_GLU_width) + at);
-}
-
 template <bool has_biases = MK_GPU_FAMILIES>
 requires has_biases __device__ inline void prepare_GLU(const storer &s, const mk_instruction_word &in, uint32_t i,
                                                        row_store &r) {

@@ -76,4 +76,12 @@ __device__ inline float element_of(const mk_gpu_buffer &vector, uint32_t i) {
   return i < vector.cols ? tile::low_bf16(__ldg(tile::global<const uint16_t>(vector.address) + i)) : 0.0f;
 }
 
+// GLU's bias of row `row` of row tile i, which the gains go on with.
+__device__ inline float glu_bias(const mk_instruction_word &in, uint32_t i, uint32_t row) {
+  uint32_t at = (in.parts[MK_PART_GLU_weight].row + i) * 16 + row;
+  return param(in, MK_PARAM_GLU_biased) == 0
+             ? 0.0f
+             : element_of(whole_buffer(in, MK_WHOLE_GLU_gain), param(in, MK_PARAM_GLU_width) + at);
+}
+
 }  // namespace mk

@@ -355,6 +355,16 @@ __device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_w
   const mk_operand &out = in.parts[MK_PART_GLU_out];
   uint32_t cols = c.d.buffer(out).cols;
   uint16_t *first = plain_lines<uint16_t>(c.d, out) + own.tile * 8;
+  if constexpr (MK_GPU_FAMILIES) {
+    if (param(in, MK_PARAM_GLU_biased) != 0) {
+      const float of_gate = glu_bias(in, own.tile, tile::row_in_tile());
+      const float of_up = glu_bias(in, own.tile, tile::row_in_tile() + 8);
+      tile::each_line(y, own.lines, [&](uint32_t, float &gate, float &up) {
+        gate = __fadd_rn(gate, of_gate);
+        up = __fadd_rn(up, of_up);
+      });
+    }
+  }
   tile::each_line(y, own.lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
   to_readers(own_place(c.d), first, [&](uint16_t *to) {
     tile::each_pair_of_rows(y, own.lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {

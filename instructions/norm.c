@@ -1,6 +1,6 @@
 /* NORM: what of norm(x) no product is needed for, over a chain of columns. x [n] bf16, or the row of the token; gain
- * [width] bf16; out [n] = bf16(x gain), zero beyond the gain's last column; squares [1] fp32 = the sum of the
- * squares of x in the order of docs/NUMERICS.md. */
+ * [gains] bf16 (0: all of it), which may go on with biases; out [n] = bf16(x gain), zero beyond the gain's last column;
+ * squares [1] fp32 = the sum of the squares of x in the order of docs/NUMERICS.md. */
 #include "instructions/reference.h"
 
 mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instruction *instruction) {
@@ -8,7 +8,8 @@ mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instructio
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_NORM_out);
   mk_span squares = mk_operand_span(machine, instruction, MK_SLOT_NORM_squares);
   const uint32_t from = mk_operand_span(machine, instruction, MK_SLOT_NORM_x).cols;
-  const uint32_t gains = gain.cols > out.col ? gain.cols - out.col : 0;
+  const uint32_t given = instruction->params[MK_PARAM_NORM_gains], end = given != 0 ? given : gain.cols;
+  const uint32_t gains = end > out.col ? end - out.col : 0;
   float *x = machine->scratch;
   if (!mk_stage_vector(machine, instruction, MK_SLOT_NORM_x, x, out.cols)) {
     return MK_REFERENCE_WAIT;

@@ -17,6 +17,12 @@ __device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint
   return {__ldg(words + mk_step_offset(row, column) / 2), __ldg(words + mk_step_offset(row, column + 2) / 2)};
 }
 
+// The first `count` of four elements of bf16; the others become 0.
+__device__ inline uint2 first_of_four(const uint2 &pairs, uint32_t count) {
+  auto kept = [](uint32_t pair, uint32_t elements) { return elements >= 2 ? pair : pair & elements * 0xffff; };
+  return {kept(pairs.x, count), kept(pairs.y, count - min(count, 2u))};
+}
+
 __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
   enum { BATCH = LINES / 2 / MK_GPU_CONSUMER_WARPS };  // lines of a warp, that are fetched together
   enum { ROLLED = MK_GPU_SLOTS ? 1 : BATCH };
@@ -32,6 +38,9 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
   uint2 gain = {0, 0};
   if (there) {
     gain = tile::load_constant<uint2>(tile::global<const uint16_t>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at);
+    if (MK_GPU_FAMILIES && param(in, MK_PARAM_NORM_gains) != 0) {
+      gain = first_of_four(gain, param(in, MK_PARAM_NORM_gains) - min(param(in, MK_PARAM_NORM_gains), at));
+    }
   }
   uint16_t *to = tile::global<uint16_t>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
   const uint16_t *from = tile::global<const uint16_t>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +

@@ -523,7 +523,7 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, c
       mk_scale_by_gain(line, x.cols, padded, (const uint16_t *)(const void *)gain.memory + gain.col,
                        width < gain.cols ? width : gain.cols, mk_param_float(instruction->params[norm->plus]));
     }
-    if (gain.rows == 0) { /* x is to be multiplied as it is */
+    if (gain.rows == 0 || squares.rows != 0) { /* x is to be multiplied as it is */
       memset(line + x.cols, 0, (padded - x.cols) * sizeof *line);
     }
   }

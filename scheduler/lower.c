@@ -212,9 +212,11 @@ const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *no
   return &lowering->program->buffers[*index];
 }
 
-/* The gain of an instruction that norms its input itself: in a wide program a NORM has multiplied by the gain. */
+/* The gain of an instruction that norms its input itself. In a wide program a NORM has multiplied by the gain, of which
+ * the instruction has the biases alone that it goes on with. */
 static mk_operand gain_of(const mk_lowering *lowering, const mk_node *node) {
-  return node->gain == MK_NONE || lowering->wide ? (mk_operand){0} : mk_whole(lowering, lowering->weights[node->gain]);
+  return node->gain == MK_NONE || (lowering->wide && !node->biased) ? (mk_operand){0}
+                                                                    : mk_whole(lowering, lowering->weights[node->gain]);
 }
 
 static uint32_t qkv_extras(const mk_lowering *lowering, const mk_node *node) {

@@ -116,24 +116,21 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
 }
 
 /* Whether a node is one of those that wide steps have: of a model in which every product of the residual norms it by
- * gains of its own, as a Llama's do; q, k and v may have biases, heads of q and k norms, and there may be factors. */
+ * gains of its own, as a Llama's do; there may be biases, norms of heads of q and k, and factors. */
 static bool is_taken(const mk_graph *graph, const mk_node *node) {
   if (node->plus != 0 || node->gelu) {
     return false;
   }
   switch (node->kind) {
-    case MK_NODE_QKV:
-      return norm_of(graph, node->input) == node;
     case MK_NODE_ATTENTION:
+    case MK_NODE_OFFSET:
       return true;
     case MK_NODE_ADD:
       return node->gain == MK_NONE && norm_of(graph, node->output) != NULL;
+    case MK_NODE_QKV:
     case MK_NODE_GLU:
-      return norm_of(graph, node->input) == node && !node->biased;
     case MK_NODE_HEAD:
       return norm_of(graph, node->input) == node;
-    case MK_NODE_OFFSET:
-      return node->vector == MK_NONE;
     case MK_NODE_NORM_HEADS:
       break;
   }
@@ -177,6 +174,7 @@ static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_sha
   in.operands[MK_SLOT_NORM_gain] = mk_whole(lowering, lowering->weights[norm->gain]);
   in.operands[MK_SLOT_NORM_out] = mk_columns(of->normed, lines, share.first, share.count);
   in.operands[MK_SLOT_NORM_squares] = mk_columns(of->squares, lines, share.first / UNIT_TILES, 1);
+  in.params[MK_PARAM_NORM_gains] = norm->biased ? lowering->graph->config.hidden : 0;
   if (value != MK_NONE && of->summed != MK_NO_COUNTER) {
     mk_add_wait(lowering, &in, (uint16_t)(of->summed + lines));
   }

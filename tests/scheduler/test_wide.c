@@ -139,6 +139,22 @@ Test(wide_form, factors) {
   }
 }
 
+static void have_biases(mk_config *c) {
+  c->qkv_bias = true;
+  c->o_bias = true;
+  c->mlp_bias = true;
+}
+Test(wide_form, all_biases) {
+  for (size_t i = 0; i < 2; i++) {
+    mk_config c = shapes[1 + 2 * i];
+    have_biases(&c);
+    if (i == 1) {
+      have_factors(&c);
+    }
+    expect_shape(&c, 1000 + 100 * (uint32_t)i);
+  }
+}
+
 /* The factor on sine and cosine is in attention's, or, of a part of the dims, in gains. */
 Test(wide_form, stretched_rotations) {
   for (size_t i = 0; i < 2; i++) {
@@ -249,6 +265,9 @@ Test(wide_form, is_of_llamas_and_their_kin) {
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, false);
   c = shapes[0];
   have_factors(&c);
+  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
+  c = shapes[0];
+  have_biases(&c);
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   c = shapes[0];
   c.gelu = true;

@@ -232,6 +232,14 @@ Test(wide_slots, factors) {
   expect_shape(&c, 400);
 }
 
+Test(wide_slots, all_biases) {
+  mk_config c = shapes[1];
+  c.qkv_bias = true;
+  c.o_bias = true;
+  c.mlp_bias = true;
+  expect_shape(&c, 500);
+}
+
 static void expect_wide(const mk_config *config, mk_compile_options options, bool wide) {
   mk_program *p;
   options.sms = 4;

@@ -157,6 +157,7 @@ static const struct {
 } meanings[] = {
     {"eps", "added to the mean square of what is normed; of `attention`: 0: q and k are not normed"},
     {"width", "elements in x, the divisor of the mean square (columns beyond it are padding)"},
+    {"gains", "elements of the gain, which biases follow; 0: all of it"},
     {"rope_tiles", "row tiles of the whole weight, from its first, that hold queries and keys and are rotated"},
     {"head_dim", "elements of a head, 64, 128 or 256"},
     {"scale", "factor on q k before the softmax"},

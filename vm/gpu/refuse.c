@@ -88,7 +88,7 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
   const int norm = gain < 0 || (chooses && !wide) ? -1 : wide ? mk_opcode_slot(info, "squares") : gain;
   const char *bare = chooses ? "an input with a gain" : "an input that is not normed";
   return !wide && mk_param_named(in, "extras") != 0            ? "a bias, or a norm of queries and keys,"
-         : mk_param_named(in, "biased") != 0                   ? "a bias"
+         : !wide && mk_param_named(in, "biased") != 0          ? "a bias"
          : !wide && gain < 0 && mk_param_named(in, "eps") != 0 ? "a norm of queries and keys"
          : norm >= 0 && in->operands[norm].rows == 0           ? bare
          : !wide && work >= 0 && in->operands[work].rows != 0  ? "a work list of rows"
@@ -113,9 +113,9 @@ static bool is_wide(const mk_program *program) {
 static bool is_of_family(const mk_instruction *in, bool wide) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
-  return info->families_only || (wide ? mk_param_named(in, "extras") != 0 || mk_param_named(in, "factor") != 0 ||
-                                            (!normed && mk_param_named(in, "eps") != 0)
-                                      : mk_gpu_find_parameter(in, false) != NULL);
+  return info->families_only || mk_param_named(in, "extras") != 0 || mk_param_named(in, "biased") != 0 ||
+         mk_param_named(in, "factor") != 0 || (!normed && mk_param_named(in, "eps") != 0) ||
+         (!wide && mk_gpu_find_parameter(in, false) != NULL);
 }
 
 bool mk_gpu_is_of_family(const mk_program *program) {

@@ -24,18 +24,22 @@ typedef struct norm_params {
 } norm_params;
 #define NORM_PARAMS(NAME) ((norm_params){MK_PARAM_##NAME##_eps, MK_PARAM_##NAME##_width, MK_PARAM_##NAME##_plus})
 
-/* norm(x): gain has `width` elements, and `more` after them; and so many columns has the weight, where there is one. */
-static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, const norm_params *p, uint32_t more) {
-  const uint32_t width = p->width;
-  MK_TRY(mk_expect_positive(s, p->eps));
-  MK_TRY(mk_expect_factor(s, p->plus));
+/* gain has `width` elements, and `more` after them. */
+static mk_status check_gain(mk_shape *s, uint32_t gain, uint32_t width, uint32_t more) {
   MK_TRY(mk_expect_param(s, width, (uint64_t)s->in->params[width] + more == mk_shape_buffer(s, gain)->cols,
                          more == 0 ? "it must be the number of columns of gain"
                                    : "it must be the number of columns of gain before the biases"));
-  if (weight != gain && !mk_operand_empty(&s->in->operands[weight])) {
-    MK_TRY(mk_expect(s, weight, "number of columns", s->extents[weight].cols, s->in->params[width]));
-  }
   return mk_expect_table(s, gain, s->in->params[width] + more);
+}
+
+/* norm(x) by such a gain; and so many columns has the weight, where there is one. */
+static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, const norm_params *p, uint32_t more) {
+  MK_TRY(mk_expect_positive(s, p->eps));
+  MK_TRY(mk_expect_factor(s, p->plus));
+  MK_TRY(check_gain(s, gain, p->width, more));
+  return weight == gain || mk_operand_empty(&s->in->operands[weight])
+             ? MK_OK
+             : mk_expect(s, weight, "number of columns", s->extents[weight].cols, s->in->params[p->width]);
 }
 
 static uint32_t chains_of(uint32_t cols) { return (cols + MK_CHAIN_COLS - 1) / MK_CHAIN_COLS; }
@@ -63,9 +67,13 @@ static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t squares
   }
   MK_TRY(mk_expect_param(s, p.plus, s->in->params[p.plus] == 0, "it must be 0 where there is no gain"));
   if (!mk_operand_empty(&s->in->operands[squares])) {
-    return has_gain || more != 0
-               ? mk_reject(s->v, "S10", s->index, "squares: are those of an x that is normed; there can be no gain")
-               : check_squares(s, squares, weight, p.eps, p.width);
+    if (has_gain != (more != 0)) {
+      return mk_reject(s->v, "S10", s->index,
+                       "squares: are those of an x that is normed; there can be no gain but that "
+                       "which the biases follow, where there are some");
+    }
+    MK_TRY(!has_gain ? MK_OK : check_gain(s, gain, p.width, more));
+    return check_squares(s, squares, weight, p.eps, p.width);
   }
   MK_TRY(mk_expect_param(s, p.eps, s->in->params[p.eps] == 0, "it must be 0 where there is no gain"));
   MK_TRY(mk_expect_param(s, p.width, s->in->params[p.width] == 0, "it must be 0 where there is no gain"));
@@ -121,10 +129,12 @@ mk_status mk_shape_NORM(mk_shape *s) {
     MK_TRY(mk_expect_sole(s, slots[i]));
     MK_TRY(mk_expect_line_tile(s, slots[i], col, left < MK_CHAIN_COLS ? left : (uint32_t)MK_CHAIN_COLS));
   }
-  const uint32_t gains = mk_shape_buffer(s, MK_SLOT_NORM_gain)->cols;
+  const uint32_t all = mk_shape_buffer(s, MK_SLOT_NORM_gain)->cols, given = s->in->params[MK_PARAM_NORM_gains];
+  const uint32_t gains = given == 0 ? all : given;
+  MK_TRY(mk_expect_param(s, MK_PARAM_NORM_gains, given < all, "it must be below the number of columns of gain"));
   MK_TRY(mk_expect(s, MK_SLOT_NORM_gain, "number of tiles of 16 columns", (gains + MK_TILE - 1) / MK_TILE,
                    to->cols / MK_TILE));
-  return mk_expect_table(s, MK_SLOT_NORM_gain, gains);
+  return mk_expect_table(s, MK_SLOT_NORM_gain, all);
 }
 
 /* residual_out has as many columns as the sum, as far as its buffer goes; what comes in and goes out may end within the

@@ -255,8 +255,8 @@ Test(gpu_refusals, wide_programs) {
     first(program, MK_OP_QKV)->operands[MK_SLOT_QKV_weight].rows = 9;
     expect_refused(program, "(qkv) multiplies 9 row tiles; this machine multiplies at most 8");
     program = compile_slots(false, rows, 1);
-    first(program, MK_OP_GLU)->params[MK_PARAM_GLU_biased] = 1;
-    expect_refused(program, "(glu): a bias is not yet in wide steps");
+    first(program, MK_OP_QKV)->params[MK_PARAM_QKV_plus] = mk_float_param(1);
+    expect_refused(program, "(qkv): a gain of 1 + w is not yet in wide steps");
     program = compile_slots(false, rows, 1);
     first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_squares].rows = 0;
     expect_refused(program, "(glu): an input that is not normed is not yet in wide steps");

@@ -38,6 +38,11 @@ static void have_factors(mk_config *config) {
   config->residual_multiplier = 0.22;
   config->logits_scaling = 7;
 }
+static void have_biases(mk_config *config) {
+  config->qkv_bias = true;
+  config->o_bias = true;
+  config->mlp_bias = true;
+}
 static mk_program *compile_kin(void) {
   mk_config config = shape;
   have_factors(&config);
@@ -101,7 +106,7 @@ Test(gpu_refusals_wide, compiled_programs_are_taken) {
       {.hidden = 144, .intermediate = 1040, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 128, .vocab = 100},
       {.hidden = 2120, .intermediate = 4104, .layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 64, .vocab = 1000}};
   static const uint32_t sms[] = {1, 3, 132};
-  static void (*const kin[])(mk_config *) = {NULL, have_factors};
+  static void (*const kin[])(mk_config *) = {NULL, have_factors, have_biases};
   for (uint32_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
     for (uint32_t k = 0; k < sizeof kin / sizeof kin[0]; k++) {
       mk_config config = shapes[s];

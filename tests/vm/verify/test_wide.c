@@ -35,6 +35,8 @@ static mk_program *compile_kin(void) {
   config.embedding_multiplier = 12;
   config.residual_multiplier = 0.22;
   config.logits_scaling = 7;
+  config.o_bias = true;
+  config.mlp_bias = true;
   return test_prompt_program(&config, SMS, CONTEXT, ROWS);
 }
 
@@ -187,10 +189,13 @@ Test(verify_wide, an_offset_after_its_sum) {
   expect_order_rejected(p, "offset", norm);
   mk_program_free(p);
 }
-/* Another SM's owner of the residual has it. */
+/* Two SMs begin each other's sums. */
 Test(verify_wide, an_offset_of_another_unit) {
   mk_program *p = compile_kin();
-  mk_instruction *a = find(p, MK_OP_OFFSET, 0), *b = find(p, MK_OP_OFFSET, count(p, MK_OP_OFFSET) - 1), kept = *a;
+  mk_instruction *a = find(p, MK_OP_OFFSET, 0), *b = a + p->queues[0].count, kept = *a;
+  while (b->opcode != MK_OP_OFFSET) {
+    b++;
+  }
   cr_assert_eq(a->layer, b->layer);
   *a = *b;
   *b = kept;
@@ -293,6 +298,21 @@ REJECTS(squares_beside_a_gain, "S10", "there can be no gain", {
   mk_instruction *in = find(p, MK_OP_GLU, 0);
   in->operands[MK_SLOT_GLU_gain] = find(p, MK_OP_NORM, 0)->operands[MK_SLOT_NORM_gain];
 })
+#define REJECTS_KIN(name, rule_id, words, ...) \
+  REJECTS(name, rule_id, words, mk_program_free(p); p = compile_kin(); __VA_ARGS__)
+REJECTS_KIN(biases_that_are_not_there, "S10", "there can be no gain but that which the biases follow",
+            memset(&find(p, MK_OP_GLU, 0)->operands[MK_SLOT_GLU_gain], 0, sizeof(mk_operand)))
+REJECTS_KIN(biases_of_another_width, "S09", "number of columns of gain before the biases",
+            find(p, MK_OP_GLU, 0)->params[MK_PARAM_GLU_width]--)
+REJECTS_KIN(a_norm_by_biases, "S10", "gain: number of tiles of 16 columns", {
+  uint32_t number = 0;
+  while (find(p, MK_OP_NORM, number)->params[MK_PARAM_NORM_gains] == 0) {
+    number++;
+  }
+  find(p, MK_OP_NORM, number)->params[MK_PARAM_NORM_gains] = 0;
+})
+REJECTS(a_norm_of_more_than_its_gain, "S09", "it must be below the number of columns of gain",
+        find(p, MK_OP_NORM, 0)->params[MK_PARAM_NORM_gains] = 144)
 REJECTS(a_head_without_a_norm, "S10", "gain and squares: both are empty", {
   mk_instruction *in = find(p, MK_OP_HEAD, 0);
   memset(&in->operands[MK_SLOT_HEAD_squares], 0, sizeof in->operands[0]);
