@@ -83,6 +83,17 @@ static void have_heads_of_64(mk_config *config) {
   config->kv_heads = 4;
 }
 
+/* The same with an offset before each addition. */
+static void have_factors_and_biases(mk_config *config) {
+  have_heads_of_64(config);
+  config->embedding_multiplier = 12;
+  config->residual_multiplier = 0.22;
+  config->logits_scaling = 7;
+  config->qkv_bias = true;
+  config->o_bias = true;
+  config->mlp_bias = true;
+}
+
 static void have_heads_of_128(mk_config *config) {
   have_heads_of_64(config);
   config->kv_heads = 2;
@@ -570,6 +581,8 @@ void test_ranks(bool quick) {
   }
   compare_many("tiny", " with heads of 64 dims", have_heads_of_64, 2, 64, 72);
   compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 64, 64);
+  compare_prompt("tiny", " with factors and biases", have_factors_and_biases, 2, 128, 300, 8);
+  compare_many("tiny", " with factors and biases", have_factors_and_biases, 2, 64, 72);
   if (!quick) {
     compare_many("tiny", " with heads of 64 dims", have_heads_of_64, 2, 64, 17);
     compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 128, 140);

@@ -15,7 +15,7 @@
 TestSuite(ranks, .timeout = MK_HANG_SECONDS);
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000
-enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, WINDOWED, GEMMA, ALL_SHAPES };
+enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, WIDE_KIN, WINDOWED, GEMMA, ALL_SHAPES };
 static const mk_config shapes[ALL_SHAPES] = {
     [TWO_HEADS] = {.hidden = 128,
                    .intermediate = 160,
@@ -69,6 +69,21 @@ static const mk_config shapes[ALL_SHAPES] = {
                   .kv_heads = 3,
                   .head_dim = 128,
                   .vocab = 131,
+                  COMMON},
+    /* With an offset before each addition. */
+    [WIDE_KIN] = {.hidden = 203,
+                  .intermediate = 667,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .head_dim = 64,
+                  .vocab = 99,
+                  .qkv_bias = true,
+                  .o_bias = true,
+                  .mlp_bias = true,
+                  .embedding_multiplier = 12,
+                  .residual_multiplier = 0.22,
+                  .logits_scaling = 7,
                   COMMON},
     [WINDOWED] = {.hidden = 96,
                   .intermediate = 272,
@@ -274,12 +289,14 @@ Test(ranks, wide_steps) {
   expect_form(WIDE, (form){.rows = 128, .slots = 1, .context = 640, .steps = 7});
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 1, .context = 1024, .steps = 6});
   expect_form(PARTS, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
+  expect_form(WIDE_KIN, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
 }
 
 Test(ranks, wide_steps_of_several_sequences) {
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6});
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 20, .context = 128, .steps = 6});
   expect_form(WIDE, (form){.rows = 128, .slots = 7, .context = 128, .steps = 6, .sampling = true});
+  expect_form(WIDE_KIN, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .sampling = true});
 }
 
 Test(ranks, a_cache_in_fp8) {
