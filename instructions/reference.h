@@ -189,8 +189,8 @@ typedef struct mk_norm { /* of an opcode: the slots of its operands, and the ind
 
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives 1 /
  * sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where the instruction has squares, x has been multiplied already,
- * a gain is there for its biases alone, and the squares give the scales; where it has neither gain nor squares, x stays as it is and the scales are 1. After
- * `out` there is scratch for as many floats. */
+ * a gain is there for its biases alone, and the squares give the scales; where it has neither gain nor squares, x stays
+ * as it is and the scales are 1. After `out` there is scratch for as many floats. */
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm, float *out,
                      float *scales);
 
