@@ -26,7 +26,7 @@ __device__ inline void multiply_line(const mk_gpu_buffer &b, const uint8_t *weig
   }
   tile::sum_tile of_chain;
   tile::zero(of_chain);
-  with_form(b, [&](const auto &form) {
+  with_form<false>(b, [&](const auto &form) {
     form.template each<false>(
         b, weights, lane, left, [] {},
         [&](uint32_t i, const tile::weight_tile &step) { tile::multiply_add(of_chain, step, x[i]); });

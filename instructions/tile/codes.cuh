@@ -23,6 +23,14 @@ __device__ inline uint32_t bits_and(uint32_t word, uint32_t others) {
   return result;
 }
 
+// The same, those of the third word being turned over.
+template <uint32_t mask>
+__device__ inline uint32_t bits_xor(uint32_t word, uint32_t others) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "n"(mask), "r"(others));
+  return result;
+}
+
 // Two e4m3 of the lower half of a word as fp16, which has all of them.
 __device__ inline uint32_t half_pair_of_e4m3(uint32_t word) {
   uint32_t result;
@@ -52,21 +60,41 @@ struct raised_scales {
 };
 
 __device__ inline uint32_t raise_scales(uint32_t pair) { return multiply_bf16(pair, 0x7b807b80u); }
-__device__ inline bool are_finite(uint32_t pair) {
-  return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u;
+// Whether both of a pair of bf16 are numbers: below infinity half of a register has room for another unit of exponent.
+__device__ inline bool are_finite(uint32_t pair) { return (((pair & 0x7fff7fffu) + 0x00800080u) & 0x80008000u) == 0; }
+__device__ inline uint32_t twice_first(uint32_t pair) {
+  uint32_t result;
+  asm("{\n .reg .b16 first, second;\n mov.b32 {first, second}, %1;\n mov.b32 %0, {first, first};\n}"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
+}
+__device__ inline uint32_t twice_second(uint32_t pair) {
+  uint32_t result;
+  asm("{\n .reg .b16 first, second;\n mov.b32 {first, second}, %1;\n mov.b32 %0, {second, second};\n}"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
 }
 __device__ inline raised_scales raised_scales_of(uint32_t raised) {
-  return {{__byte_perm(raised, 0, 0x1010), __byte_perm(raised, 0, 0x3232)}};
+  return {{twice_first(raised), twice_second(raised)}};
+}
+
+// Bytes i and i + 2, codes of e4m3, as these bf16. The byte permutation puts copies of the sign before each of them,
+// so that one shift and one mask bring sign and number to their places. PTX ISA, "prmt".
+template <uint32_t i>
+__device__ inline uint32_t lowered_pair_of_e4m3(uint32_t word) {
+  uint32_t extended;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(extended) : "r"(word), "n"(0xa280 + 0x1111 * i));
+  return extended << 4 & 0x87f087f0u;
 }
 
 __device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t second, const raised_scales &scales) {
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t word = i == 0 ? first : second;
-    uint32_t low = bits_and<0x80008000u>(word << 8, word << 4 & 0x07f007f0u);
-    uint32_t high = bits_and<0x80008000u>(word, word >> 4 & 0x07f007f0u);
-    to.word[2 * i] = multiply_bf16(low, scales.by[0]);
-    to.word[2 * i + 1] = multiply_bf16(high, scales.by[1]);
+    to.word[2 * i] = multiply_bf16(lowered_pair_of_e4m3<0>(word), scales.by[0]);
+    to.word[2 * i + 1] = multiply_bf16(lowered_pair_of_e4m3<1>(word), scales.by[1]);
   }
 }
 
@@ -76,7 +104,7 @@ struct byte_scales {
   uint32_t unit;   // 128 twice, in a register
 };
 __device__ inline byte_scales byte_scales_of(uint32_t pair) {
-  return {{__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)}, anew(0x43004300u)};
+  return {{twice_first(pair), twice_second(pair)}, anew(0x43004300u)};
 }
 
 // The same by two multiplications, the first of which is exact, so that scales may be any.
@@ -84,8 +112,7 @@ __device__ inline void expand_e4m3(weight_tile &to, uint32_t first, uint32_t sec
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t word = i < 2 ? first : second;
-    uint32_t code = i % 2 == 0 ? bits_and<0x80008000u>(word << 8, word << 4 & 0x07f007f0u)
-                               : bits_and<0x80008000u>(word, word >> 4 & 0x07f007f0u);
+    uint32_t code = i % 2 == 0 ? lowered_pair_of_e4m3<0>(word) : lowered_pair_of_e4m3<1>(word);
     to.word[i] = multiply_bf16(multiply_bf16(code, 0x7b807b80u), scales.by[i % 2]);
   }
 }
@@ -168,8 +195,8 @@ __device__ inline nibble_scales nibble_scales_of(uint32_t pair, uint32_t zeros) 
       result.rest[i] = twice_high(value - high_bf16(__float_as_uint(value)));
     }
   } else {
-    result.head[0] = __byte_perm(pair, 0, 0x1010);
-    result.head[1] = __byte_perm(pair, 0, 0x3232);
+    result.head[0] = twice_first(pair);
+    result.head[1] = twice_second(pair);
   }
   return result;
 }
@@ -178,6 +205,48 @@ __device__ inline uint32_t multiply_add_bf16(uint32_t a, uint32_t b, uint32_t c)
   uint32_t result;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
+}
+
+// Whole numbers by one fused multiply-add, where scales are of bf16. Below 256 the bits of a whole number n are those
+// of the bf16 n * 2^-133: subnormal below 128, and with the same distance between neighbours from there to 255. So n *
+// (scale * 2^133) - zero * scale is the weight, rounded once, where the second product is exact: int8 is n - 128 once
+// its highest bit has been turned over, int4 without zeros n - 8. In the upper four bits of a byte n counts sixteen
+// times as much. PTX ISA, "fma", has subnormal bf16. `by` and `less`: the two factors of each of a lane's rows, twice
+// in a word.
+struct whole_scales {
+  uint32_t by[2], less[2];
+  uint32_t highest;  // bit of int8, twice: in a register, so that one instruction masks a code and turns the bit over
+};
+
+// Scales of two rows times 2^133, or, of int4 in the second row, 2^129. They are numbers (are_finite) where the scale
+// is below 2^-5, or 2^-1.
+template <uint32_t bits>
+__device__ inline uint32_t raise_whole_scales(uint32_t pair) {
+  static_assert(bits == 8 || bits == 4, "of a code");
+  return multiply_bf16(multiply_bf16(pair, 0x60806080u), bits == 8 ? 0x61006100u : 0x5f006100u);
+}
+template <uint32_t bits>
+__device__ inline whole_scales whole_scales_of(uint32_t pair, uint32_t raised) {
+  const uint32_t less = multiply_bf16(pair, bits == 8 ? 0xc300c300u : 0xc100c100u);  // -128, -8
+  return {{twice_first(raised), twice_second(raised)},
+          {twice_first(less), twice_second(less)},
+          bits == 8 ? anew(0x00800080u) : 0};
+}
+
+__device__ inline void expand_i8(weight_tile &to, uint32_t first, uint32_t second, const whole_scales &scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t code = bits_xor<0x00ff00ffu>((i < 2 ? first : second) >> i % 2 * 8, scales.highest);
+    to.word[i] = multiply_add_bf16(code, scales.by[i % 2], scales.less[i % 2]);
+  }
+}
+
+__device__ inline void expand_i4(weight_tile &to, uint32_t word, const whole_scales &scales) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t code = word >> i / 2 * 8 & (i % 2 == 0 ? 0x000f000fu : 0x00f000f0u);
+    to.word[i] = multiply_add_bf16(code, scales.by[i % 2], scales.less[i % 2]);
+  }
 }
 
 // Nibbles i and i + 4 are pair i. 128 + code is the bf16 with the code in its lowest bits; code - zero is exact then,

@@ -211,14 +211,18 @@ static float scale_of(uint32_t way, const uint32_t *in, uint32_t element) {
   return way == MK_CODES_WAY_I4_FP16 ? mk_half_to_float(bits) : mk_bf16_to_float(bits);
 }
 
-/* All scales of sixteen bits, of both rows, beside random codes, with zeros of 0 to 15; all codes among them. */
+/* All scales of sixteen bits in either row, beside random codes of eight bits, with zeros of 0 to 15, or without. Of
+ * four bits each scale of a row meets four codes in each of four rounds of the scales, sixteen in all. */
 static void test_way(tile_gpu *gpu, uint32_t way, uint32_t count) {
   uint32_t *in = random_words((size_t)count * 4, 83), *got = new_bytes((size_t)count * 16);
   uint64_t wrong = 0, first = UINT64_MAX;
   for (uint32_t i = 0; i < count; i++) {
     uint32_t *x = in + (size_t)i * 4;
-    x[2] = i % 0x10000 | (x[2] & 0xffff0000);
-    x[3] = (x[3] & 15) | (x[3] & 0xf00);
+    x[2] = i % 0x10000 | i * 40503 << 16; /* an odd factor: every upper half once a round */
+    x[3] = way == MK_CODES_WAY_I4_WHOLE ? MK_PLAIN_ZERO * 0x101 : x[3] & 0xf0f;
+    if (way >= MK_CODES_WAY_I4_BF16) { /* nibbles 0 2 4 6 are of one row, 1 3 5 7 of the other */
+      x[0] = 0x33221100 + (i + i / 0x10000) % 4 * 0x44444444;
+    }
     for (uint32_t h = 0; h < 2 && way == MK_CODES_WAY_I4_FP16; h++) { /* infinities become NaN there */
       const uint32_t at = 16 * h;
       x[2] ^= (x[2] >> at & 0x7fff) == 0x7c00 ? 1u << at : 0;

@@ -522,7 +522,7 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
     tile::forget(c.lane);  // registers are short
     tile::forget(c.warp);
     const mk_gpu_buffer &b = c.d.buffer(weight);
-    with_form(b, [&](const auto &form) { multiply_strips(c, form, b, weight, normed); });
+    with_form<true>(b, [&](const auto &form) { multiply_strips(c, form, b, weight, normed); });
   } else {
     multiply_pages(c, weight, pages, normed, weights, early);
   }

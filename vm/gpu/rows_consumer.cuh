@@ -364,7 +364,8 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
     if constexpr (MK_GPU_QUANTISED) {
       const mk_gpu_buffer &b = device::slot_of(in).buffers[LINEAR_WEIGHT];
       tile::forget(left);
-      with_form(b, [&](const auto &form) { each_row([&](auto &sums) { multiply_strip(c, form, b, x, left, sums); }); });
+      with_form<true>(
+          b, [&](const auto &form) { each_row([&](auto &sums) { multiply_strip(c, form, b, x, left, sums); }); });
     } else {
       each_row([&](auto &sums) { multiply_page(c, x, left, sums); });
     }

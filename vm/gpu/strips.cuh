@@ -6,6 +6,8 @@
 // lie side by side in memory follow each other without a gap; parts of K begin a page for each row tile. (Of wide steps
 // it has one strip of each of four row tiles: wide_copies.cuh.)
 #pragma once
+#include <type_traits>
+
 #include "instructions/tile/codes.cuh"
 #include "vm/gpu/device.cuh"
 #include "vm/program/strips.h"
@@ -133,15 +135,15 @@ struct plain_form {
   }
 };
 
-// Codes of eight bits.
+// Codes of eight bits. expand_short(pair, work): calls work with scales that take fewer instructions, where all of a
+// strip suits them.
 struct e4m3_codes {
   template <typename scales>
   __device__ static void expand(tile::weight_tile &to, uint32_t first, uint32_t second, const scales &by) {
     tile::expand_e4m3(to, first, second, by);
   }
-  // Fewer instructions where all of a strip suits them.
   template <typename worker>
-  __device__ static bool expand_raised(uint32_t pair, worker work) {
+  __device__ static bool expand_short(uint32_t pair, worker work) {
     const uint32_t raised = tile::raise_scales(pair);
     const bool all = tile::all_lanes(tile::are_finite(raised));
     if (all) {
@@ -156,9 +158,13 @@ struct i8_codes {
     tile::expand_i8(to, first, second, by);
   }
   template <typename worker>
-  __device__ static bool expand_raised(uint32_t pair, worker work) {
-    work(tile::byte_scales_of(pair));
-    return true;
+  __device__ static bool expand_short(uint32_t pair, worker work) {
+    const uint32_t raised = tile::raise_whole_scales<8>(pair);
+    const bool all = tile::all_lanes(tile::are_finite(raised));
+    if (all) {
+      work(tile::whole_scales_of<8>(pair, raised));
+    }
+    return all;
   }
 };
 
@@ -195,17 +201,13 @@ __device__ inline uint32_t even_pair(const uint8_t *strip, uint32_t lane) {
 
 template <typename codes>
 struct byte_form {
-  bool ranges, even;
-  __device__ explicit byte_form(const mk_gpu_buffer &b) : ranges(has_ranges(b)), even(has_even_scales(b)) {}
+  bool ranges;
+  __device__ explicit byte_form(const mk_gpu_buffer &b) : ranges(has_ranges(b)) {}
 
   template <bool early, typename taken, typename taker>
   __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
                        taker take) const {
     const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
-    if (even && codes::expand_raised(even_pair(strip, lane),
-                                     [&](const auto &by) { expand_lines<codes, early>(lines, by, loaded, take); })) {
-      return;
-    }
     quarter_scales by(b, strip, 0, lane);
     if (!ranges) {
       expand_lines<codes, early>(lines, by.scale, loaded, take);
@@ -233,11 +235,28 @@ struct even_byte_form {
   }
 };
 
-// Of four bits, where all of the strip has one scale a row, of bf16, or of fp16 (`rests`).
-template <bool rests>
+// The same by fewer instructions in strips whose scales suit them.
+template <typename codes>
+struct short_byte_form {
+  template <bool early, typename taken, typename taker>
+  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
+                       taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
+    const uint32_t pair = even_pair(strip, lane);
+    auto expand = [&](const auto &by) { expand_lines<codes, early>(lines, by, loaded, take); };
+    if (!codes::expand_short(pair, expand)) {
+      expand(tile::byte_scales_of(pair));
+    }
+  }
+};
+
+// Of four bits, where all of the strip has one scale a row, of bf16, or of fp16 (`rests`). `whole`: by fewer
+// instructions in strips whose scales suit them, where there are no zeros.
+template <bool rests, bool whole = false>
 struct nibble_form {
+  static_assert(!(rests && whole), "a scale of fp16 has too many bits");
   bool zeros;
-  __device__ explicit nibble_form(const mk_gpu_buffer &b) : zeros(b.scale.zeros != 0) {}
+  __device__ explicit nibble_form(const mk_gpu_buffer &b) : zeros(!whole && b.scale.zeros != 0) {}
 
   template <bool early, typename taken, typename taker>
   __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
@@ -251,17 +270,33 @@ struct nibble_form {
     if constexpr (early) {
       loaded();
     }
-    const tile::nibble_scales scales = tile::nibble_scales_of<rests>(pair, zero);
+    auto expand = [&](auto make) {
 #pragma unroll
-    for (uint32_t line = 0; line < 2; line++) {
-      uint4 four = lines[line];
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+      for (uint32_t line = 0; line < 2; line++) {
+        uint4 four = lines[line];
+        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (uint32_t i = 0; i < 4; i++) {
-        tile::weight_tile weights;
-        tile::expand_i4<rests>(weights, words[i], scales);
-        take(line * 4 + i, weights);
+        for (uint32_t i = 0; i < 4; i++) {
+          tile::weight_tile weights;
+          make(weights, words[i]);
+          take(line * 4 + i, weights);
+        }
       }
+    };
+    auto expand_any = [&] {
+      const tile::nibble_scales scales = tile::nibble_scales_of<rests>(pair, zero);
+      expand([&](tile::weight_tile &to, uint32_t word) { tile::expand_i4<rests>(to, word, scales); });
+    };
+    if constexpr (whole) {
+      const uint32_t raised = tile::raise_whole_scales<4>(pair);
+      if (tile::all_lanes(tile::are_finite(raised))) {
+        const tile::whole_scales scales = tile::whole_scales_of<4>(pair, raised);
+        expand([&](tile::weight_tile &to, uint32_t word) { tile::expand_i4(to, word, scales); });
+      } else {
+        expand_any();
+      }
+    } else {
+      expand_any();
     }
     if constexpr (!early) {
       loaded();
@@ -289,20 +324,26 @@ struct any_nibble_form {
 };
 
 // Calls work(form) with the form of a weight: a loop over strips asks for it once, since to look it up takes as long as
-// to expand a quarter of a strip.
-template <typename worker>
+// to expand a quarter of a strip. `shortens`: with the forms of fewer instructions, which are twice the code.
+template <bool shortens, typename worker>
 __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
   bool one_scale = b.scale.ranges == 1;
   if constexpr (!MK_GPU_QUANTISED) {
     work(plain_form());
+  } else if (shortens && b.dtype == MK_DTYPE_I4 && has_even_scales(b) && b.scale.zeros == 0) {
+    work(nibble_form<false, shortens>(b));
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
     work(nibble_form<false>(b));
   } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
     work(nibble_form<true>(b));
   } else if (b.dtype == MK_DTYPE_I4) {
     work(any_nibble_form(b));
+  } else if (b.dtype == MK_DTYPE_E4M3 && has_even_scales(b)) {
+    work(std::conditional_t<shortens, short_byte_form<e4m3_codes>, even_byte_form<e4m3_codes>>());
   } else if (b.dtype == MK_DTYPE_E4M3) {
     work(byte_form<e4m3_codes>(b));
+  } else if (b.dtype == MK_DTYPE_I8 && has_even_scales(b)) {
+    work(std::conditional_t<shortens, short_byte_form<i8_codes>, even_byte_form<i8_codes>>());
   } else if (b.dtype == MK_DTYPE_I8) {
     work(byte_form<i8_codes>(b));
   } else {
@@ -315,7 +356,7 @@ struct any_form {
   template <bool early, typename taken, typename taker>
   __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
                        taker take) const {
-    with_form(b, [&](const auto &form) { form.template each<early>(b, strip, lane, left, loaded, take); });
+    with_form<false>(b, [&](const auto &form) { form.template each<early>(b, strip, lane, left, loaded, take); });
   }
 };
 

@@ -33,6 +33,24 @@ __device__ inline tile::weight_tile expand(const uint4 &in, uint32_t way) {
     case MK_CODES_WAY_I8_BF16:
       tile::expand_i8(to, in.x, in.y, tile::byte_scales_of(in.z));
       break;
+    case MK_CODES_WAY_I8_WHOLE: {
+      const uint32_t raised = tile::raise_whole_scales<8>(in.z);
+      if (tile::are_finite(raised)) {
+        tile::expand_i8(to, in.x, in.y, tile::whole_scales_of<8>(in.z, raised));
+      } else {
+        tile::expand_i8(to, in.x, in.y, tile::byte_scales_of(in.z));
+      }
+      break;
+    }
+    case MK_CODES_WAY_I4_WHOLE: {
+      const uint32_t raised = tile::raise_whole_scales<4>(in.z);
+      if (tile::are_finite(raised)) {
+        tile::expand_i4(to, in.x, tile::whole_scales_of<4>(in.z, raised));
+      } else {
+        tile::expand_i4<false>(to, in.x, tile::nibble_scales_of<false>(in.z, in.w));
+      }
+      break;
+    }
     case MK_CODES_WAY_I4_BF16:
       tile::expand_i4<false>(to, in.x, tile::nibble_scales_of<false>(in.z, in.w));
       break;
