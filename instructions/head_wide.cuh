@@ -28,7 +28,7 @@ __device__ inline void multiply_line(const mk_gpu_buffer &b, const uint8_t *weig
   tile::zero(of_chain);
   with_form<false>(b, [&](const auto &form) {
     form.template each<false>(
-        b, weights, lane, left, [] {},
+        b, lane_strip(weights, lane), left, [] {},
         [&](uint32_t i, const tile::weight_tile &step) { tile::multiply_add(of_chain, step, x[i]); });
   });
 #pragma unroll

@@ -117,7 +117,7 @@ __device__ __forceinline__ void begin_products(const wide_consumer &c, const for
   } else if constexpr (std::is_same_v<form, any_form>) {
     const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
     of.template each<true>(
-        b, page + warp * b.strip_bytes, tile::lane(), left, [] {},
+        b, lane_strip(page + warp * b.strip_bytes, tile::lane()), left, [] {},
         [&](uint32_t i, const tile::weight_tile &step) { tile::set_step(weights, i, step); });
     const chain_lines x = wait_lines();
     tile::begin_chain(chain, weights, x.first, x.second);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void begin_products(const wide_consumer &c, const for
     const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
     const chain_lines x = wait_lines();
     of.template each<true>(
-        b, page + warp * b.strip_bytes, tile::lane(), left, [] {},
+        b, lane_strip(page + warp * b.strip_bytes, tile::lane()), left, [] {},
         [&](uint32_t i, const tile::weight_tile &step) {
           tile::begin_step(chain, weights, i, step, x.first, x.second);
         });

@@ -22,6 +22,14 @@ __device__ inline void zero(sum_tile &to) {
   }
 }
 
+// The same where it is seldom done: the compiler would do it before it knows whether to.
+__device__ inline void zero_here(sum_tile &to) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    asm volatile("mov.f32 %0, 0f00000000;" : "=f"(to.value[i]));
+  }
+}
+
 __device__ inline void zero(weight_tile &to) {
   for (int i = 0; i < 4; i++) {
     to.word[i] = 0;

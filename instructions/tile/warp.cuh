@@ -119,6 +119,20 @@ __device__ inline uint32_t anew(uint32_t value) {
 // The compiler works out anew from here on what follows from this value, instead of keeping it in registers.
 __device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
 
+// value -= limit and count += 1 where the limit is reached: three instructions, the last two by a predicate, where the
+// compiler makes selections.
+__device__ inline void wrap(uint32_t &value, uint32_t limit, uint32_t &count) {
+  asm("{\n .reg .pred over;\n setp.ge.u32 over, %0, %2;\n @over sub.u32 %0, %0, %2;\n @over add.u32 %1, %1, 1;\n}"
+      : "+r"(value), "+r"(count)
+      : "r"(limit));
+}
+// The same with a phase of 0 or 1, which turns over.
+__device__ inline void wrap_phase(uint32_t &value, uint32_t limit, uint32_t &phase) {
+  asm("{\n .reg .pred over;\n setp.ge.u32 over, %0, %2;\n @over sub.u32 %0, %0, %2;\n @over xor.b32 %1, %1, 1;\n}"
+      : "+r"(value), "+r"(phase)
+      : "r"(limit));
+}
+
 // Two bf16 in a word, element 0 low.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);

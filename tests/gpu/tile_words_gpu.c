@@ -195,6 +195,32 @@ static void test_halves(tile_gpu *gpu, uint32_t fractions) {
   free(want);
 }
 
+/* Values about the limit, and any others. */
+static void test_wraps(tile_gpu *gpu, uint32_t limit, uint32_t count) {
+  uint32_t *in = random_words(count, 89), *got = new_bytes((size_t)count * 16), *want = new_bytes((size_t)count * 16);
+  for (uint32_t i = 0; i < count; i++) {
+    in[i] = i < count / 2 ? limit - 8 + i % 16 : in[i];
+    const bool over = in[i] >= limit;
+    const uint32_t all[4] = {in[i] - (over ? limit : 0), i + over, in[i] - (over ? limit : 0), i % 2 ^ over};
+    memcpy(want + (size_t)i * 4, all, sizeof all);
+  }
+  const tile_run run = {.kernel = "mk_tile_warp_wrap",
+                        .blocks = MK_TILE_MAX_BLOCKS,
+                        .threads = 256,
+                        .count = count,
+                        .first = limit,
+                        .in = in,
+                        .in_bytes = (size_t)count * 4,
+                        .out = got,
+                        .out_bytes = (size_t)count * 16};
+  if (tile_ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, (size_t)count * 4, 4);
+  }
+  free(in);
+  free(got);
+  free(want);
+}
+
 /* What a code stands for, and a scale. Of E4M3 the numbers of codes that are none are not asked for the short way. */
 static float code_of(uint32_t way, const uint32_t *in, uint32_t element) {
   if (way >= MK_CODES_WAY_I4_BF16) {
@@ -290,6 +316,8 @@ void test_lanes(tile_gpu *gpu, bool quick) {
   test_largest(gpu, quick ? 6 : 100);
   test_same_in_all(gpu, quick ? 6 : 100);
   test_halves(gpu, quick ? 1 : 16);
+  test_wraps(gpu, 12, quick ? 64 : 4096);
+  test_wraps(gpu, 15840, quick ? 64 : 4096);
   test_same(gpu, "mk_tile_warp_stay", 1, quick ? 3 : 50, 32 * 4, 0, NULL, 0);
 }
 

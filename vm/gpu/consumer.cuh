@@ -154,6 +154,7 @@ static_assert(RAW_PAGE + RAW_PAGES <= MOST_PAGES, "a normed x has room twice, bu
 static_assert(NORMED_PAGES <= RAW_PAGES + GROUPS, "a lane keeps one unit at most");
 static_assert(MK_GPU_PAGE_BYTES / 512 / GROUP_WARPS * 16 == MK_CHAIN_COLS, "a warp's steps of a page are one chain");
 static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at once, with its gains");
+static_assert(17 * MK_GPU_CONSUMER_WARPS * 4 <= MK_GPU_RESULT_BYTES, "a result slot has room for sixteen chains");
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
 static_assert(WARP_STEPS * 16 == 4 * 32, "a warp stages a page with one unit per lane");
 
@@ -245,18 +246,20 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
   }
 }
 
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer in the result slot, as those of
-// chain `chain` of sixteen.
-__device__ inline void put_result_at(const consumer &c, uint32_t at, uint32_t phase, float low, float high,
-                                     float squares, uint32_t chain) {
-  wait_phase(c.d, RESULT_EMPTY + at, phase ^ 1, MK_ACTIVITY_RESULT_EMPTY, at);
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer in result slot `at`, which is
+// empty when the phase of this parity is over. own(), squares_at(): the place in the slot of the lane's first sum, and
+// of squares; in_column(): whether the lane is one of lanes 4 g.
+template <typename placer, typename squares_placer, typename question>
+__device__ inline void put_result_at(const consumer &c, uint32_t at, uint32_t parity, float low, float high,
+                                     float squares, placer own, squares_placer squares_at, question in_column) {
+  wait_phase(c.d, RESULT_EMPTY + at, parity, MK_ACTIVITY_RESULT_EMPTY, at);
   float *slot = c.d.result(at);
-  if (tile::lane_of_quad(c.lane) == 0) {
-    slot[chain * 16 + tile::lane_row(c.lane)] = low;
-    slot[chain * 16 + tile::lane_row(c.lane) + 8] = high;
+  if (in_column()) {
+    slot[own()] = low;
+    slot[own() + 8] = high;
   }
   if (c.lane == 0) {
-    slot[256 + chain] = squares;
+    slot[squares_at()] = squares;
   }
   __syncwarp();
   if (c.lane == 0) {
@@ -264,8 +267,12 @@ __device__ inline void put_result_at(const consumer &c, uint32_t at, uint32_t ph
   }
 }
 
+// The same as those of chain `chain` of sixteen, in the next slot.
 __device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
-  put_result_at(c, c.results.slot(), c.results.phase(), low, high, squares, chain);
+  put_result_at(
+      c, c.results.slot(), c.results.phase() ^ 1, low, high, squares,
+      [&] { return chain * RESULT_CHAIN + tile::lane_row(c.lane); },
+      [&] { return RESULT_SQUARES + chain * RESULT_SQUARE; }, [&] { return tile::lane_of_quad(c.lane) == 0; });
   c.results.next();
 }
 
@@ -430,29 +437,82 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
   }
 }
 
+// The way of a warp through the strips of a weight: how far it is from one of its strips to the next, in whole pages
+// and bytes of a page, `page_bytes` of which are one page more: to the next round of sixteen, and from the last round
+// of a row tile to the first one of the next. It is linear, also where the last round has no strip for the warp. All
+// this is worked out once an instruction, so that a strip's place takes additions alone.
+struct strip_way {
+  struct step {
+    uint32_t pages, bytes;
+  };
+  uint32_t rows, rounds, absent;  // absent: 1 where the last round of a row tile has no strip for the warp
+  uint32_t page_bytes, pages;     // pages: of the operand
+  step first, round, row;         // first: from the operand's start
+
+  __device__ strip_way(const consumer &c, const mk_gpu_buffer &b, const mk_operand &weight) {
+    const strip_pages of = strip_pages_of(b, weight);
+    const uint32_t last = (of.strips - 1) / MK_GPU_CONSUMER_WARPS * MK_GPU_CONSUMER_WARPS;  // before the last round
+    const bool none = weight.rows == 0;
+    auto step_of = [&](uint32_t count) {
+      const uint32_t whole = of.page_of(count);
+      return step{whole, (count - whole * of.most) * b.strip_bytes};
+    };
+    rows = tile::uniform(none ? 1u : weight.rows);
+    rounds = tile::uniform(none ? 1 : last / MK_GPU_CONSUMER_WARPS + 1);
+    absent = tile::uniform(none || last + c.warp >= of.strips ? 1u : 0u);
+    page_bytes = of.most * b.strip_bytes;
+    pages = of.pages;
+    first = step_of(c.warp);
+    round = step_of(MK_GPU_CONSUMER_WARPS);
+    row = step_of(of.strips - last);
+    if (of.row_pages != 0) {  // to the same place of the page that begins the next row tile
+      const step from = step_of(last + c.warp);
+      row = {of.row_pages + first.pages - from.pages, first.bytes - from.bytes};
+      if (first.bytes < from.bytes) {
+        row.pages--;
+        row.bytes += page_bytes;
+      }
+    }
+  }
+};
+
 // Where in the rings a warp is that leaves pages out. Slots and phases are apart, which takes fewer instructions: each
 // of them is one for every strip.
 struct strip_cursor {
-  uint32_t slot, phase, page = 0;  // page: its number in the operand
-  uint32_t result, result_phase;
+  uint32_t slot, phase, offset = 0;  // offset: of the strip in its page
+  uint32_t result, result_parity;    // of the phase after which the slot is empty
 
   __device__ explicit strip_cursor(const consumer &c)
-      : slot(c.pages.slot()), phase(c.pages.phase()), result(c.results.slot()), result_phase(c.results.phase()) {}
+      : slot(c.pages.slot()), phase(c.pages.phase()), result(c.results.slot()), result_parity(c.results.phase() ^ 1) {}
   // To a page that comes at most once round later.
-  __device__ void go_to(uint32_t next) {
-    slot += next - page;
-    page = next;
-    if (slot >= MK_GPU_RING_PAGES) {
-      slot -= MK_GPU_RING_PAGES;
-      phase ^= 1;
-    }
+  __device__ void advance(const strip_way::step &by, uint32_t page_bytes) {
+    offset += by.bytes;
+    slot += by.pages;
+    tile::wrap(offset, page_bytes, slot);
+    tile::wrap_phase(slot, MK_GPU_RING_PAGES, phase);
   }
   __device__ void next_result() {
     static_assert(MK_GPU_ROWS || MK_GPU_RESULT_SLOTS == 2, "the phase changes after the second slot");
-    result_phase ^= result;
+    result_parity ^= result;
     result ^= 1;
   }
-  __device__ void set_results(consumer &c) const { c.results.at = result | result_phase << 31; }
+  __device__ void set_results(consumer &c) const { c.results.at = result | (result_parity ^ 1) << 31; }
+};
+
+// What a lane adds to places that all lanes share, kept in registers from strip to strip: the compiler would work it
+// out anew for each.
+struct lane_places {
+  uint32_t line, word;  // lane_strip
+  uint32_t x;           // words
+  uint32_t sums;        // put_result_at
+  uint32_t lane;
+
+  __device__ explicit lane_places(const consumer &c)
+      : line(tile::anew(c.lane * 16)),
+        word(tile::anew(tile::lane_row(c.lane) * 4)),
+        x(tile::anew(static_cast<uint32_t>(slice_words(c, group_of(c)) - slice_words(c, 0)) + c.lane * 4)),
+        sums(tile::anew(c.warp * RESULT_CHAIN + tile::lane_row(c.lane))),
+        lane(tile::anew(c.lane)) {}
 };
 
 // The sums of every row tile of a weight that comes as strips; of one without rows one empty sum, as in multiply_pages.
@@ -461,54 +521,60 @@ struct strip_cursor {
 // which there are two slots. A page is given back by who has a strip of it, and by the loader for the rest of sixteen.
 template <typename form>
 __device__ inline void multiply_strips(consumer &c, const form &of, const mk_gpu_buffer &b, const mk_operand &weight,
-                                       bool normed) {
-  const strip_pages pages = strip_pages_of(b, weight);
-  const uint32_t rows = weight.rows, steps = weight.cols, bytes = b.strip_bytes;
-  const uint32_t end = (rows == 0 ? 0 : pages.strips) + c.warp;
+                                       const strip_way &way, bool normed) {
+  const lane_places own(c);
+  const uint8_t *lines = c.d.page(0) + own.line, *words = c.d.page(0) + own.word;
   strip_cursor at(c);
-  uint32_t first = 0, run = 0;  // the first page of the run of strips, and how many of these the row tiles before had
+  advance_pages(c, way.pages);               // where the next instruction begins
+  tile::vector_tile x[MK_STRIP_STEPS] = {};  // zero in lanes that have no column
+  at.advance(way.first, way.page_bytes);
+  uint32_t rows = way.rows;
+  float squares = 0.0f;  // of a chain; with later row tiles nobody looks at them
 #pragma unroll 1
-  for (uint32_t row = 0; row == 0 || row < rows; row++) {
-    uint32_t strip = c.warp;
-    const uint32_t *slices = slice_words(c, group_of(c));
+  do {
+    uint32_t rounds = way.rounds;
+    const uint32_t *slices = slice_words(c, 0) + own.x;
 #pragma unroll 1
-    do {
+    for (;;) {
       tile::sum_tile sums;
-      tile::zero(sums);
-      float squares = 0.0f;
-      if (strip < end - c.warp) {
-        const uint32_t in_run = pages.page_of(run + strip);
-        at.go_to(first + in_run);
+      auto strip = [&] { return (way.rounds - rounds) * MK_GPU_CONSUMER_WARPS + c.warp; };
+      if (rounds > way.absent) {
+        tile::zero(sums);
         wait_phase(c.d, PAGE_FULL + at.slot, at.phase, MK_ACTIVITY_PAGE_FULL, at.slot);
-        uint4 x = make_uint4(0, 0, 0, 0);
-        of.template each<true>(
-            b, c.d.page(at.slot) + (run + strip - in_run * pages.most) * bytes, c.lane, steps - strip * MK_STRIP_STEPS,
-            [&] { release_page(c, at.slot, 1); },
-            [&](uint32_t i, const tile::weight_tile &weights) {
-              if (i % 2 == 0 && c.lane < 4) {
-                x = tile::view<uint4>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
-              }
-              tile::multiply_add(sums, weights,
-                                 i % 2 == 0 ? tile::vector_tile{{x.x, x.y}} : tile::vector_tile{{x.z, x.w}});
-            });
-        if (normed) {  // while the products are on their way
-          squares = chain_squares(raw_input(c, strip / GROUP_WARPS));
+        if (own.lane < 4) {
+#pragma unroll
+          for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
+            uint4 two = tile::load<uint4>(slices + i / 2 * (SLICE_BYTES / 4));
+            x[i] = {{two.x, two.y}};
+            x[i + 1] = {{two.z, two.w}};
+          }
         }
+        const uint32_t place = at.slot * MK_GPU_PAGE_BYTES + at.offset;
+        of.template each<true>(
+            b, lane_strip(lines + place, words + place, c.d.page(0) + place, c.lane),
+            weight.cols - strip() * MK_STRIP_STEPS, [&] { release_page(c, at.slot, 1); },
+            [&](uint32_t i, const tile::weight_tile &weights) { tile::multiply_add(sums, weights, x[i]); });
+        if (normed) {  // while the products are on their way
+          squares = chain_squares(raw_input(c, tile::anew(strip()) / GROUP_WARPS));
+        }
+      } else {
+        tile::zero_here(sums);
+        squares = 0.0f;
       }
-      put_result_at(c, at.result, at.result_phase, sums.value[0], sums.value[2], squares, c.warp);
+      put_result_at(
+          c, at.result, at.result_parity, sums.value[0], sums.value[2], squares, [&] { return own.sums; },
+          [&] { return own.sums + RESULT_SQUARES; }, [&] { return tile::lane_of_quad(own.lane) == 0; });
       at.next_result();
-      strip += MK_GPU_CONSUMER_WARPS;
+      if (--rounds == 0) {
+        break;
+      }
       slices += GROUPS * PAGE_SLICES_BYTES / sizeof *slices;
-    } while (strip < end);
-    normed = false;  // the storer has the squares with the first row tile
-    if (pages.row_pages == 0) {
-      run += pages.strips;
-    } else {
-      first += pages.row_pages;
+      at.advance(way.round, way.page_bytes);
     }
-  }
+    normed = false;  // the storer has the squares with the first row tile
+    at.advance(way.row, way.page_bytes);
+  } while (--rows != 0);
   at.set_results(c);
-  advance_pages(c, pages.pages);
 }
 
 // One body for all linear opcodes, so that it stays in the instruction cache from stage to stage.
@@ -519,10 +585,9 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
   page_weights weights;
   bool early = stage_activation(c, in, normed, steps, pages, weights);
   if constexpr (MK_GPU_QUANTISED) {
-    tile::forget(c.lane);  // registers are short
-    tile::forget(c.warp);
     const mk_gpu_buffer &b = c.d.buffer(weight);
-    with_form<true>(b, [&](const auto &form) { multiply_strips(c, form, b, weight, normed); });
+    const strip_way way(c, b, weight);
+    with_form<true>(b, [&](const auto &form) { multiply_strips(c, form, b, weight, way, normed); });
   } else {
     multiply_pages(c, weight, pages, normed, weights, early);
   }

@@ -192,6 +192,14 @@ struct device {
   }
 };
 
+// A result of one row, in floats: the sums of sixteen rows for each chain, and its squares. Of strips, which are handed
+// over in few instructions, a chain's squares lie after its sums.
+enum {
+  RESULT_CHAIN = MK_GPU_QUANTISED ? 17 : 16,
+  RESULT_SQUARES = MK_GPU_QUANTISED ? 16 : 256,
+  RESULT_SQUARE = MK_GPU_QUANTISED ? 17 : 1,
+};
+
 // A position in a ring of `slots` slots: phases of full barriers start at 0; those of empty ones are already complete
 // in the first round.
 template <uint32_t slots>

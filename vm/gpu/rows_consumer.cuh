@@ -286,7 +286,7 @@ __device__ inline void multiply_strip(rows_consumer &c, const form &of, const mk
   tile::forget(c.warp);
   if (left != 0) {  // else an older page lies here
     of.template each<false>(
-        b, c.d.page(at.slot()) + rank_of(c) * b.strip_bytes, c.lane, left, [] {},
+        b, lane_strip(c.d.page(at.slot()) + rank_of(c) * b.strip_bytes, c.lane), left, [] {},
         [&](uint32_t i, const tile::weight_tile &step) {
 #pragma unroll
           for (uint32_t n = 0; n < LINE_TILES; n++) {

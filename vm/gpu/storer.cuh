@@ -41,14 +41,15 @@ __device__ inline void take_result(storer &s, bool takes_squares, float &y, floa
   float chain[CHAINS];
 #pragma unroll
   for (uint32_t i = 0; i < CHAINS; i++) {
-    chain[i] = sums[i * 16];
+    chain[i] = sums[i * RESULT_CHAIN];
   }
 #pragma unroll
   for (uint32_t i = 0; i < CHAINS; i++) {
     y += chain[i];
   }
   if (takes_squares) {
-    float eight = tile::sum_tree<8>(sums[CHAINS * 16]);
+    const uint32_t past = tile::place_in_group<16>(s.lane) * (RESULT_SQUARE - 1);  // of the lane's first sum
+    float eight = tile::sum_tree<8>(sums[RESULT_SQUARES + past]);
     squares = (squares + tile::from_lane(eight, 0)) + tile::from_lane(eight, 8);
   }
   __syncwarp();

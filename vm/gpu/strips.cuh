@@ -66,6 +66,19 @@ __device__ inline strip_pages strip_pages_of(const mk_gpu_buffer &b, const mk_op
 
 __device__ inline bool has_ranges(const mk_gpu_buffer &b) { return b.scale.ranges > 1; }
 
+// A strip as a lane sees it: its sixteen bytes of the first line, and its quad's place among words that sixteen rows
+// have for every two of them, counted from the strip's start.
+struct lane_strip {
+  const uint8_t *lines, *words;
+  const uint8_t *strip;
+  uint32_t lane;
+
+  __device__ lane_strip(const uint8_t *from, uint32_t of)
+      : lines(from + of * 16), words(from + tile::lane_row(of) * 4), strip(from), lane(of) {}
+  __device__ lane_strip(const uint8_t *lines_at, const uint8_t *words_at, const uint8_t *from, uint32_t of)
+      : lines(lines_at), words(words_at), strip(from), lane(of) {}
+};
+
 // Where a quarter of a strip has its scales and zeros: those of the lane's two rows, which lie side by side.
 struct quarter_scales {
   tile::row_scales scale;
@@ -97,7 +110,7 @@ struct lane_lines {
   const uint8_t *from;
   uint4 line[early ? count : 1];
 
-  __device__ lane_lines(const uint8_t *strip, uint32_t lane) : from(strip + lane * 16) {
+  __device__ explicit lane_lines(const lane_strip &at) : from(at.lines) {
     if constexpr (early) {
 #pragma unroll
       for (uint32_t i = 0; i < count; i++) {
@@ -108,15 +121,14 @@ struct lane_lines {
   __device__ uint4 operator[](uint32_t i) const { return early ? line[i] : tile::load<uint4>(from + i * 512); }
 };
 
-// What the steps of a strip are made of, form by form, each made once an instruction. each<early>(b, strip, lane, left,
-// loaded, take) calls loaded() when nothing more is to be read of the strip, and take(i, weights) for each of the eight
-// steps, with its fragment in bf16. strip: where it lies. `left`: how many steps there are; after the last one of bf16
+// What the steps of a strip are made of, form by form, each made once an instruction. each<early>(b, at, left, loaded,
+// take) calls loaded() when nothing more is to be read of the strip, and take(i, weights) for each of the eight steps,
+// with its fragment in bf16. at: where the strip lies. `left`: how many steps there are; after the last one of bf16
 // lies an older page, and codes are whole strips. `early`: all is read at the beginning, where registers suffice.
 struct plain_form {
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
-                       taker take) const {
-    const lane_lines<MK_STRIP_STEPS, early> lines(strip, lane);
+  __device__ void each(const mk_gpu_buffer &, const lane_strip &at, uint32_t left, taken loaded, taker take) const {
+    const lane_lines<MK_STRIP_STEPS, early> lines(at);
     if constexpr (early) {
       loaded();
     }
@@ -195,9 +207,7 @@ __device__ inline void expand_lines(const lane_lines<MK_STRIP_STEPS / 2, early> 
 __device__ inline bool has_even_scales(const mk_gpu_buffer &b) {
   return !has_ranges(b) && b.scale.type == MK_SCALE_BF16;
 }
-__device__ inline uint32_t even_pair(const uint8_t *strip, uint32_t lane) {
-  return tile::load<uint32_t>(strip + 4 * 512 + tile::lane_row(lane) * 4);
-}
+__device__ inline uint32_t even_pair(const lane_strip &at) { return tile::load<uint32_t>(at.words + 4 * 512); }
 
 template <typename codes>
 struct byte_form {
@@ -205,10 +215,9 @@ struct byte_form {
   __device__ explicit byte_form(const mk_gpu_buffer &b) : ranges(has_ranges(b)) {}
 
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
-                       taker take) const {
-    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
-    quarter_scales by(b, strip, 0, lane);
+  __device__ void each(const mk_gpu_buffer &b, const lane_strip &at, uint32_t, taken loaded, taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(at);
+    quarter_scales by(b, at.strip, 0, at.lane);
     if (!ranges) {
       expand_lines<codes, early>(lines, by.scale, loaded, take);
       return;
@@ -216,7 +225,7 @@ struct byte_form {
 #pragma unroll
     for (uint32_t i = 0; i < MK_STRIP_STEPS; i += 2) {
       if (i != 0) {
-        by = quarter_scales(b, strip, i / 2, lane);
+        by = quarter_scales(b, at.strip, i / 2, at.lane);
       }
       expand_line<codes>(lines[i / 2], i, by.scale, take);
     }
@@ -228,10 +237,9 @@ struct byte_form {
 template <typename codes>
 struct even_byte_form {
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
-                       taker take) const {
-    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
-    expand_lines<codes, early>(lines, tile::byte_scales_of(even_pair(strip, lane)), loaded, take);
+  __device__ void each(const mk_gpu_buffer &, const lane_strip &at, uint32_t, taken loaded, taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(at);
+    expand_lines<codes, early>(lines, tile::byte_scales_of(even_pair(at)), loaded, take);
   }
 };
 
@@ -239,10 +247,9 @@ struct even_byte_form {
 template <typename codes>
 struct short_byte_form {
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
-                       taker take) const {
-    const lane_lines<MK_STRIP_STEPS / 2, early> lines(strip, lane);
-    const uint32_t pair = even_pair(strip, lane);
+  __device__ void each(const mk_gpu_buffer &, const lane_strip &at, uint32_t, taken loaded, taker take) const {
+    const lane_lines<MK_STRIP_STEPS / 2, early> lines(at);
+    const uint32_t pair = even_pair(at);
     auto expand = [&](const auto &by) { expand_lines<codes, early>(lines, by, loaded, take); };
     if (!codes::expand_short(pair, expand)) {
       expand(tile::byte_scales_of(pair));
@@ -259,14 +266,12 @@ struct nibble_form {
   __device__ explicit nibble_form(const mk_gpu_buffer &b) : zeros(!whole && b.scale.zeros != 0) {}
 
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
-                       taker take) const {
-    const uint8_t *own = strip + 2 * 512;
-    uint32_t pair = tile::load<uint32_t>(own + tile::lane_row(lane) * 4), zero = MK_PLAIN_ZERO * 0x101u;
+  __device__ void each(const mk_gpu_buffer &, const lane_strip &at, uint32_t, taken loaded, taker take) const {
+    uint32_t pair = tile::load<uint32_t>(at.words + 2 * 512), zero = MK_PLAIN_ZERO * 0x101u;
     if (zeros) {
-      zero = tile::load<uint16_t>(own + MK_TILE * 2 + tile::lane_row(lane) * 2);
+      zero = tile::load<uint16_t>(at.strip + 2 * 512 + MK_TILE * 2 + tile::lane_row(at.lane) * 2);
     }
-    const lane_lines<2, early> lines(strip, lane);
+    const lane_lines<2, early> lines(at);
     if constexpr (early) {
       loaded();
     }
@@ -309,14 +314,13 @@ struct any_nibble_form {
   __device__ explicit any_nibble_form(const mk_gpu_buffer &) {}
 
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t, taken loaded,
-                       taker take) const {
+  __device__ void each(const mk_gpu_buffer &b, const lane_strip &at, uint32_t, taken loaded, taker take) const {
     tile::weight_tile weights;
 #pragma unroll
     for (uint32_t i = 0; i < MK_STRIP_STEPS; i++) {
-      quarter_scales by(b, strip, i / 2, lane);
-      tile::expand_i4(weights, tile::load<uint32_t>(strip + i / 4 * 512 + lane * 16 + i % 4 * 4), by.scale,
-                      by.zeros & 0xffu, by.zeros >> 8);
+      quarter_scales by(b, at.strip, i / 2, at.lane);
+      tile::expand_i4(weights, tile::load<uint32_t>(at.lines + i / 4 * 512 + i % 4 * 4), by.scale, by.zeros & 0xffu,
+                      by.zeros >> 8);
       take(i, weights);
     }
     loaded();
@@ -354,9 +358,8 @@ __device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
 // A form that is looked up strip by strip: where a loop for each of them would be too much code.
 struct any_form {
   template <bool early, typename taken, typename taker>
-  __device__ void each(const mk_gpu_buffer &b, const uint8_t *strip, uint32_t lane, uint32_t left, taken loaded,
-                       taker take) const {
-    with_form<false>(b, [&](const auto &form) { form.template each<early>(b, strip, lane, left, loaded, take); });
+  __device__ void each(const mk_gpu_buffer &b, const lane_strip &at, uint32_t left, taken loaded, taker take) const {
+    with_form<false>(b, [&](const auto &form) { form.template each<early>(b, at, left, loaded, take); });
   }
 };
 

@@ -153,3 +153,16 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_warp_stay(const mk_tile
   }
   test::finish(params, true);
 }
+
+// in [count] words. out [count][4]: the word, wrapped once at params.first, with the count of that beside it; the same
+// with a phase.
+extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_wrap(const mk_tile_params params) {
+  const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in);
+  for (uint32_t i = blockIdx.x * 256 + threadIdx.x; i < params.count; i += gridDim.x * 256) {
+    uint32_t value = in[i], count = i, other = in[i], phase = i % 2;
+    tile::wrap(value, params.first, count);
+    tile::wrap_phase(other, params.first, phase);
+    reinterpret_cast<uint4 *>(params.out)[i] = make_uint4(value, count, other, phase);
+  }
+  test::finish(params, true);
+}
