@@ -26,12 +26,15 @@ enum { FRONTS_AHEAD = MK_GPU_RECORDS || MK_GPU_SLOTS ? 3 : 5 };
 
 // Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
 // has. They lie where a line that searches has its table and its pivots. Of several ranks there may be more fronts than
-// room: those of every MOST_FRONTS-th SM are one there, with the best of their draws, and without numbers of entries.
+// room: those of every MOST_FRONTS-th SM are one there, with the best of their draws, and without numbers of entries. A
+// lane reads and writes those of every 32nd SM alone.
 __device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return tile::view<uint8_t>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
 
 static_assert(!MK_GPU_RANKS || FRONTS_AHEAD * 32 == MOST_FRONTS, "a lane reads the fronts that are one there");
+// Whether all fronts of a line are read at once. Then their words are still at hand when the highest score is known.
+constexpr bool FRONTS_AT_ONCE = !MK_GPU_RANKS && FRONTS_AHEAD * 32 >= MOST_FRONTS;
 
 __device__ inline uint32_t fronts_in(const mk_instruction_word &in) { return in.parts[MK_PART_SIFT_fronts].rows; }
 __device__ inline const uint64_t *front_of_line(const drawer &c, const mk_instruction_word &in, uint32_t sm) {
@@ -40,7 +43,9 @@ __device__ inline const uint64_t *front_of_line(const drawer &c, const mk_instru
 
 // Reads the heads of all SMs' fronts and their first entries. Finds the highest score and the flags. Where the first
 // entries are all that count, it also finds the best draw; with top-k or top-p, the draw of the token with the highest
-// score, if one SM alone has that score.
+// score, if one SM alone has that score. With min-p it notes which fronts have to be looked through. Where fronts are
+// read at once, these are those that have an entry which min-p keeps, and others beside it: an entry alone is the SM's
+// first rank, and no more has to be known of it.
 __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
@@ -48,9 +53,9 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
   bool cuts = tile::uniform(mk_sampling_cuts(words)), lists = tile::uniform(!mk_sampling_one_draw(words)) && !cuts;
   // Of this lane's SMs: the upper half of the draw of the token with the highest score; 0 where two have that score.
   uint32_t first = 0;
+  tile::stamped_pair pairs[2 * FRONTS_AHEAD];
 #pragma unroll 1
-  for (uint32_t base = 0; base < sms; base += FRONTS_AHEAD * 32) {
-    tile::stamped_pair pairs[2 * FRONTS_AHEAD];
+  for (uint32_t base = 0; base < (FRONTS_AT_ONCE ? 1 : sms); base += FRONTS_AHEAD * 32) {
     auto sm_of = [&](uint32_t i) { return base + i * 32 + c.lane; };
     wait_stamped_pairs<2 * FRONTS_AHEAD>(
         c.d, in.parts[MK_PART_SIFT_fronts].buffer,
@@ -72,7 +77,7 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
           uint32_t &kept = front_draws(l)[sm_of(i) - base];
           kept = max(base == 0 ? 0 : kept, own == 0 ? 0 : draw);
         }
-      } else if (lists && sm_of(i) < sms) {
+      } else if (!FRONTS_AT_ONCE && lists && sm_of(i) < sms) {
         front_draws(l)[sm_of(i)] = draw;
         front_counts(l)[sm_of(i)] = own == 0 ? 0 : entries_of(about);
       }
@@ -86,6 +91,17 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
   first = tile::from_lane(first, __ffs(static_cast<int>(holders)) - 1);
   peak = highest;
   flags = tile::or_lanes(flags);
+  if (FRONTS_AT_ONCE && lists) {
+#pragma unroll
+    for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {
+      uint32_t own = tile::stamp_data(pairs[2 * i].low), count = entries_of(tile::stamp_data(pairs[2 * i].high));
+      float distance = mk_sample_distance(words, mk_unordered(own), mk_unordered(peak));
+      bool kept = own != 0 && !mk_sample_drops(words, distance);
+      best = max(best, kept && count == 1 ? pair_value(pairs[2 * i + 1]) : 0);
+      front_draws(l)[i * 32 + c.lane] = kept && count > 1 ? tile::stamp_data(pairs[2 * i + 1].high) : 0;
+      front_counts(l)[i * 32 + c.lane] = count;
+    }
+  }
   best = highest_key(best);
   if (c.lane == 0) {
     l.highest = mk_unordered(peak);
@@ -96,56 +112,53 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
   }
   __syncwarp();
 }
+static_assert(!FRONTS_AT_ONCE || FRONTS_AHEAD * 32 == MOST_FRONTS, "there is a word for each");
 
-enum { ENTRY_LANES = 4, ENTRIES = 2 * ENTRY_LANES };  // lanes that read a front, and entries at a time
-
-// Of a front for each group of lanes, of `count` entries: the best draw that min-p keeps, or `best`.
+// Of a front for each lane, of `count` entries: the best draw that min-p keeps, or `best`. Entries come in the order of
+// their draws, so it is that of the first one that is kept.
 __device__ inline void read_entries_of_front(const drawer &c, const mk_instruction_word &in, const line_search &l,
-                                             uint32_t sm, uint32_t place, uint32_t count, uint64_t &best) {
+                                             uint32_t sm, uint32_t count, uint64_t &best) {
+  enum { ENTRIES = 4 };  // at a time
   const uint32_t *words = parameters_of(c).words;
 #pragma unroll 1
-  for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
-    tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
-    wait_stamped_pairs<3>(
+  for (uint32_t entry = 0; tile::any_lane(entry < count); entry += ENTRIES) {
+    tile::stamped_pair pairs[ENTRIES + ENTRIES / 2];  // keys, then scores; after the last entry comes one that is none
+    wait_stamped_pairs<ENTRIES + ENTRIES / 2>(
         c.d, in.parts[MK_PART_SIFT_fronts].buffer,
         [&](uint32_t i) {
-          return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
+          return front_of_line(c, in, sm) +
+                 (i < ENTRIES ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry + 2 * (i - ENTRIES));
         },
-        [&](uint32_t) { return entry < count; }, pairs);
+        [&](uint32_t i) { return entry + (i < ENTRIES ? i : 2 * (i - ENTRIES)) < count; }, pairs);
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-      float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+      const tile::stamped_pair &scores = pairs[ENTRIES + i / 2];
+      float score = __uint_as_float(tile::stamp_data(i % 2 == 0 ? scores.low : scores.high));
       bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
       best = kept ? max(best, pair_value(pairs[i])) : best;
+      count = kept ? 0 : count;
     }
   }
 }
 
-// Finds the best draw of the entries that min-p keeps; read_fronts must have been called. Each group of four lanes has
-// some of the SMs, and reads those of their fronts whose best draw may be the winner, the highest one first. Few fronts
-// are read: once a draw is found that min-p keeps, no front with a lower best draw matters.
+// Finds the best draw of the entries that min-p keeps; read_fronts must have been called. Each lane has some of the
+// SMs, and looks through those of their fronts whose best draw may be the winner, the highest one first. Few fronts are
+// read: once a draw is found that min-p keeps, no front with a lower best draw matters.
 __device__ inline void read_entries(const drawer &c, const mk_instruction_word &in, line_search &l) {
-  enum { LANES = ENTRY_LANES, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32 };
-  uint32_t share = tile::group_of_lane<LANES>(c.lane), place = tile::place_in_group<LANES>(c.lane), draws[OF_LANE],
-           sms = MK_GPU_RANKS ? min(fronts_in(in), static_cast<uint32_t>(MOST_FRONTS)) : fronts_in(in);
-  auto sm_of = [&](uint32_t i) { return share + SHARES * (place + LANES * i); };
+  enum { OF_LANE = MOST_FRONTS / 32 };
+  uint32_t draws[OF_LANE], sms = min(fronts_in(in), static_cast<uint32_t>(MOST_FRONTS));
 #pragma unroll
   for (uint32_t i = 0; i < OF_LANE; i++) {
-    draws[i] = sm_of(i) < sms ? front_draws(l)[sm_of(i)] : 0;
+    uint32_t sm = i * 32 + c.lane;
+    draws[i] = sm < sms ? front_draws(l)[sm] : 0;
   }
-  uint64_t best = 0;
+  uint64_t best = l.winner;
   for (;;) {
     uint32_t most = 0, sm = 0;
 #pragma unroll
     for (uint32_t i = 0; i < OF_LANE; i++) {
-      sm = draws[i] > most ? sm_of(i) : sm;
+      sm = draws[i] > most ? i * 32 + c.lane : sm;
       most = max(most, draws[i]);
-    }
-#pragma unroll
-    for (uint32_t away = 1; away < LANES; away *= 2) {
-      uint32_t other = tile::exchange(most, away), its = tile::exchange(sm, away);
-      sm = other > most || (other == most && its < sm) ? its : sm;
-      most = max(most, other);
     }
     bool looks = most != 0 && most >= static_cast<uint32_t>(best >> 32);
     if (!tile::any_lane(looks)) {
@@ -154,7 +167,7 @@ __device__ inline void read_entries(const drawer &c, const mk_instruction_word &
     uint32_t count = looks && !MK_GPU_RANKS ? front_counts(l)[sm] : 0;
 #pragma unroll
     for (uint32_t i = 0; i < OF_LANE; i++) {
-      draws[i] = sm_of(i) == sm ? 0 : draws[i];
+      draws[i] = i * 32 + c.lane == sm ? 0 : draws[i];
     }
     if constexpr (MK_GPU_RANKS) {
 #pragma unroll 1
@@ -163,10 +176,10 @@ __device__ inline void read_entries(const drawer &c, const mk_instruction_word &
         bool here = looks && at < fronts_in(in);
         wait_pair(c.d, front_of_line(c, in, at), here, in.parts[MK_PART_SIFT_fronts].buffer, head);
         count = here && tile::stamp_data(head.low) != 0 ? entries_of(tile::stamp_data(head.high)) : 0;
-        read_entries_of_front(c, in, l, at, place, count, best);
+        read_entries_of_front(c, in, l, at, count, best);
       }
     } else {
-      read_entries_of_front(c, in, l, sm, place, count, best);
+      read_entries_of_front(c, in, l, sm, count, best);
     }
     best = highest_key(best);
   }
