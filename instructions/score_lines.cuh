@@ -8,19 +8,32 @@
 
 namespace mk {
 
+// What a token's score is made from beside its logit, where the line's parameters ask for it.
+struct token_words {
+  uint32_t count;
+  float bias;
+};
+__device__ inline bool line_is_plain(const uint32_t *words) {
+  return (words[MK_SAMPLING_FLAGS] & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) == 0;
+}
+__device__ inline token_words fetch_words(const drawer &c, const uint32_t *words, const line_tokens &t,
+                                          uint32_t token) {
+  uint32_t flags = words[MK_SAMPLING_FLAGS];
+  return {(flags & MK_SAMPLE_PENALTIES) != 0 ? __ldcg(c.d.words()->counts + t.by_slot + token) : 0,
+          (flags & MK_SAMPLE_BIAS) != 0 ? __ldg(c.d.words()->bias + t.by_slot + token) : 0.0f};
+}
+
 // The score of one of this SM's tokens. Counts in memory are those before the step, and what the step's lines add to
 // them is added here: lines of a slot come in the order of their positions, and each counts the tokens up to its own.
+__device__ inline float score_with(const drawer &c, const uint32_t *words, uint32_t counted, uint32_t token,
+                                   float logit, const token_words &has) {
+  bool counts = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_PENALTIES) != 0;
+  return mk_sample_score(words, logit, counts ? count_with_step(c, counted, token, has.count) : 0, has.bias);
+}
 __device__ inline float score_of_token(const drawer &c, const uint32_t *words, uint32_t counted, const line_tokens &t,
                                        uint32_t token, float logit) {
-  uint32_t flags = words[MK_SAMPLING_FLAGS], count = 0;
-  if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) == 0) {
-    return mk_plus(logit, 0.0f);
-  }
-  if ((flags & MK_SAMPLE_PENALTIES) != 0) {
-    count = count_with_step(c, counted, token, __ldcg(c.d.words()->counts + t.by_slot + token));
-  }
-  float bias = (flags & MK_SAMPLE_BIAS) != 0 ? __ldg(c.d.words()->bias + t.by_slot + token) : 0.0f;
-  return mk_sample_score(words, logit, count, bias);
+  return line_is_plain(words) ? mk_plus(logit, 0.0f)
+                              : score_with(c, words, counted, token, logit, fetch_words(c, words, t, token));
 }
 
 // The logits of this lane's next tokens, on their way before they are wanted.
@@ -86,23 +99,31 @@ __device__ inline void publish_front(const drawer &c, const mk_instruction_word 
   });
 }
 
-// Of this lane's tokens so far: the first rank, whose score is kept as mk_peak has it; and the best draw, roughly, with
-// its token, that token's score, and what the next best of them reaches.
+// Of this lane's tokens so far: the highest score, with its token; the first token whose score is no number; and the
+// best draw, roughly, with its token, that token's score, and what the next best of them reaches.
 struct best_token {
-  uint32_t peak, peak_token;
+  float peak;
+  uint32_t peak_token, failed;
   float draw, next, score;
   uint32_t token;
 };
-__device__ inline best_token no_token() { return {0, 0, -INFINITY, -INFINITY, 0, 0}; }
+// Before the first one, which will be `token`: it has the lane's highest score where all are -INFINITY.
+__device__ inline best_token no_token(uint32_t token) {
+  return {-INFINITY, token, UINT32_MAX, -INFINITY, -INFINITY, 0, 0};
+}
 
 // A draw as a number, by the upper half of its key; -INFINITY: none.
 __device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
   return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
 }
+// The element of the sequence of random numbers that a token's noise is made from, before it is mixed.
+__device__ inline uint64_t draw_state(const line_parameters &p, uint32_t token) {
+  return p.key + (token + UINT64_C(1)) * MK_DRAW_STEP;
+}
 // The x that the token's noise is made from, computed roughly by a few instructions: the noise is at most -log(x).
 __device__ inline float random_of(const line_parameters &p, uint32_t token) {
-  uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
+  uint32_t random = static_cast<uint32_t>(mk_draw_mix(draw_state(p, token)) >> 32);
   return static_cast<float>(random) * 0x1p-32f;
 }
 // Whether the token's draw may reach `value`, by what is quickly known, with a margin for the rounding of these few
@@ -117,9 +138,9 @@ __device__ inline bool may_reach(const line_parameters &p, float score, uint32_t
 // exponential variable is a polynomial, within 1e-8 of its size, another one's is a logarithm, within 6e-6 of its size.
 // The second logarithm is within 1.1e-5, where its value is largest (44), and so is mk_draw_gumbel of the truth: the
 // two are within 4e-5 of each other.
-__device__ inline float rough_gumbel(uint64_t key, uint32_t token) {
+__device__ inline float rough_gumbel(uint64_t state) {
   const float log_2 = 0.693147181f;
-  uint64_t bits = mk_draw_mix(key + (token + UINT64_C(1)) * MK_DRAW_STEP);
+  uint64_t bits = mk_draw_mix(state);
   float x = mk_times(static_cast<float>(static_cast<int64_t>(bits >> 1 | 1)), 0x1.fffffep-64f);
   float rest = mk_plus(1.0f, -x), lost = mk_plus(x, -mk_plus(1.0f, -rest));
   float small = x * fmaf(x, fmaf(x, fmaf(x, fmaf(x, 0.2f, 0.25f), 0.333333333f), 0.5f), 1.0f);
@@ -128,61 +149,102 @@ __device__ inline float rough_gumbel(uint64_t key, uint32_t token) {
 }
 
 // A draw, roughly.
-__device__ inline float rough_draw(const line_parameters &p, float score, uint32_t token) {
-  return fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(p.key, token));
+__device__ inline float rough_draw(const line_parameters &p, float score, uint64_t state) {
+  return fmaf(score, mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE), rough_gumbel(state));
 }
 
 // How far below a rough draw another one may be and still be higher in truth: twice what a draw is off at most. That is
 // its noise, and the rounding of its score, which is not above the draw by more than the noise, and of their sum.
 __device__ inline float room_of_draws(float draw) { return 2.5e-4f + 1e-6f * fabsf(draw); }
 
-// Takes the next tokens of all lanes, TOGETHER of each lane: work on one of them does not wait for the others. `draws`:
-// the best draw is wanted, too.
-enum { TOGETHER = 4 };
-__device__ inline void score_tokens(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t token,
-                                    bool draws, const float (&logit)[TOGETHER], best_token &best) {
+enum { TOGETHER = 4, STEP = TOGETHER * 32 };  // tokens that a lane takes at a time, and all lanes
+
+// Takes a token's score; `token` comes after those before.
+__device__ inline void take_peak(uint32_t token, float score, best_token &best) {
+  bool higher = score > best.peak;
+  best.peak = higher ? score : best.peak;
+  best.peak_token = higher ? token : best.peak_token;
+}
+__device__ inline void take_draw(uint32_t token, float score, float draw, best_token &best) {
+  bool better = draw > best.draw;  // not that of a score that is no number
+  best.next = fmaxf(best.next, better ? best.draw : draw);
+  best.draw = better ? draw : best.draw;
+  best.score = better ? score : best.score;
+  best.token = better ? token : best.token;
+}
+
+// Takes the scores of a lane's next tokens, `token` and every 32nd after it, -INFINITY after the last one. Work on one
+// of them does not wait for the others. `draws`: the best draw is wanted, too.
+__device__ inline void take_scores(const line_parameters &p, uint32_t token, bool draws, const float (&score)[TOGETHER],
+                                   best_token &best) {
+  bool fails = false;
 #pragma unroll
   for (uint32_t i = 0; i < TOGETHER; i++) {
+    take_peak(token + i * 32, score[i], best);
+    fails = fails || isnan(score[i]);
+  }
+  if (tile::any_lane(fails)) {
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      best.failed = isnan(score[i]) ? min(best.failed, token + i * 32) : best.failed;
+    }
+  }
+  if (draws) {
+    uint64_t state = draw_state(p, token);
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      take_draw(token + i * 32, score[i], rough_draw(p, score[i], state + i * 32 * MK_DRAW_STEP), best);
+    }
+  }
+}
+
+// Makes scores of logits, by the line's penalties and bias.
+__device__ inline void make_scores(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t token,
+                                   float (&score)[TOGETHER]) {
+  token_words has[TOGETHER];
+#pragma unroll
+  for (uint32_t i = 0; i < TOGETHER; i++) {
+    has[i] = fetch_words(c, p.words, t, min(token + i * 32, t.end - 1));
+  }
+#pragma unroll 1
+  for (uint32_t i = 0; i < TOGETHER; i++) {
     uint32_t at = token + i * 32;
-    float score = score_of_token(c, p.words, p.counted, t, min(at, t.end - 1), logit[i]);
-    uint32_t peak = at < t.end ? mk_peak(score) : 0;
-    if (peak > best.peak) {
-      best.peak = peak;
-      best.peak_token = at;
+    float made = score_with(c, p.words, p.counted, min(at, t.end - 1), score[0], has[0]);
+    // They move up, since an element whose number is not constant would be in memory.
+#pragma unroll
+    for (uint32_t j = 0; j + 1 < TOGETHER; j++) {
+      score[j] = score[j + 1];
+      has[j] = has[j + 1];
     }
-    if (draws) {
-      float draw = rough_draw(p, score, at);
-      draw = at < t.end ? draw : -INFINITY;
-      bool better = draw > best.draw;  // not that of a score that is no number
-      best.next = fmaxf(best.next, better ? best.draw : draw);
-      best.draw = better ? draw : best.draw;
-      best.score = better ? score : best.score;
-      best.token = better ? at : best.token;
-    }
+    score[TOGETHER - 1] = at < t.end ? made : -INFINITY;
   }
 }
 
 // Scores all tokens of the line; those from `late` on only once the last logits are there.
 __device__ inline void score_all(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
                                  bool draws, best_token &best) {
-  enum { STEP = TOGETHER * 32 };
-  const float *from = c.d.words()->logits + t.by_line;
-  float next[TOGETHER] = {}, logit[TOGETHER];
+  const bool plain = tile::uniform(line_is_plain(p.words));  // scores are the logits
+  const float *from = c.d.words()->logits + t.by_line + t.first + c.lane;
+  float next[TOGETHER] = {}, score[TOGETHER];
 #pragma unroll 1
-  for (uint32_t base = t.first; base < t.end + STEP; base += STEP) {
+  for (uint32_t base = t.first; base < t.end + STEP; base += STEP, from += STEP) {
     if (tile::uniform(base + STEP > late)) {
       wait_last_logits(c);
       late = UINT32_MAX;
     }
+    uint32_t token = base + c.lane;
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
-      uint32_t token = base + i * 32 + c.lane;
-      logit[i] = next[i];
-      next[i] = token < t.end ? __ldcg(from + token) : 0.0f;
+      score[i] = next[i];
+      next[i] = token + i * 32 < t.end ? __ldcg(from + i * 32) : -INFINITY;
     }
-    if (tile::uniform(base != t.first)) {
-      score_tokens(c, p, t, base - STEP + c.lane, draws, logit, best);
+    if (tile::uniform(base == t.first)) {
+      continue;
     }
+    if (!plain) {
+      make_scores(c, p, t, token - STEP, score);
+    }
+    take_scores(p, token - STEP, draws, score, best);
   }
 }
 
@@ -195,7 +257,7 @@ __device__ inline uint64_t draw_those_near(const drawer &c, const line_parameter
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    float draw = rough_draw(p, score, token);
+    float draw = rough_draw(p, score, draw_state(p, token));
     bool near = token < t.end && !mk_is_nan(score) && !(draw < least);
     if (tile::any_lane(near)) {
       uint64_t key = mk_sample_draw(p.words, p.key, score, token);
@@ -215,14 +277,19 @@ __device__ inline uint64_t best_draw(const drawer &c, const line_parameters &p, 
   if (tile::any_lane(!(best.next < least)) || tile::uniform(!(fabsf(highest) < 1e30f))) {
     return draw_those_near(c, p, t, least);
   }
-  uint64_t key = mk_sample_draw(p.words, p.key, best.score, best.token);
+  uint64_t key = mk_sample_draw(p.words, p.key, mk_plus(best.score, 0.0f), best.token);
   return best.draw < least ? 0 : key;
 }
 
 // The first rank among all lanes' tokens. NaN is above all, the first one of several.
 __device__ inline void take_first_rank(const best_token &best, score_store &q) {
-  q.peak = tile::largest_of_lanes(best.peak);
-  q.peak_index = tile::smallest_of_lanes(best.peak == q.peak ? best.peak_token : MK_SAMPLING_INDEX_MASK);
+  uint32_t failed = tile::smallest_of_lanes(best.failed), peak = mk_ordered(mk_plus(best.peak, 0.0f));
+  q.peak = tile::largest_of_lanes(peak);
+  q.peak_index = tile::smallest_of_lanes(peak == q.peak ? best.peak_token : MK_SAMPLING_INDEX_MASK);
+  if (failed != UINT32_MAX) {
+    q.peak = MK_PEAK_NAN;
+    q.peak_index = failed;
+  }
 }
 
 // Tokens that may enter a front, collected as they come until there are enough to draw them side by side.
@@ -300,7 +367,7 @@ __device__ inline void make_front(const drawer &c, const line_tokens &t, uint32_
   const line_parameters &p = parameters_of(c);
   const bool one_draw = tile::uniform(mk_sampling_one_draw(p.words)), cuts = tile::uniform(mk_sampling_cuts(p.words)),
              draws = tile::uniform((p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
-  best_token best = no_token();
+  best_token best = no_token(t.first + c.lane);
   score_all(c, p, t, late, draws && one_draw && !cuts, best);
   take_first_rank(best, q);
   if (q.peak == MK_PEAK_NAN) {
