@@ -99,17 +99,19 @@ __device__ inline void publish_front(const drawer &c, const mk_instruction_word 
   });
 }
 
-// Of this lane's tokens so far: the highest score, with its token; the first token whose score is no number; and the
-// best draw, roughly, with its token, that token's score, and what the next best of them reaches.
+// Of this lane's tokens so far: the highest score, with its token; the first token whose score is no number; the best
+// draw, roughly, with its token, that token's score, and what the next best of them reaches; and which of the tokens
+// are near the first rank of all lanes (near_tokens).
 struct best_token {
   float peak;
   uint32_t peak_token, failed;
   float draw, next, score;
   uint32_t token;
+  uint64_t near;
 };
 // Before the first one, which will be `token`: it has the lane's highest score where all are -INFINITY.
 __device__ inline best_token no_token(uint32_t token) {
-  return {-INFINITY, token, UINT32_MAX, -INFINITY, -INFINITY, 0, 0};
+  return {-INFINITY, token, UINT32_MAX, -INFINITY, -INFINITY, 0, 0, 0};
 }
 
 // A draw as a number, by the upper half of its key; -INFINITY: none.
@@ -157,6 +159,20 @@ __device__ inline float rough_draw(const line_parameters &p, float score, uint64
 // its noise, and the rounding of its score, which is not above the draw by more than the noise, and of their sum.
 __device__ inline float room_of_draws(float draw) { return 2.5e-4f + 1e-6f * fabsf(draw); }
 
+// What is wanted of a line's tokens beside the first rank: nothing, the best draw, or which tokens are near.
+enum line_wish : uint32_t { FIRST_RANK, BEST_DRAW, NEAR_TOKENS };
+
+// How far below the highest score min-p still keeps a token, with a margin for the rounding of these few instructions;
+// and whether a token is that near. The range is not above 0.
+__device__ inline float near_range(const uint32_t *words) {
+  return mk_sampling_float(words, MK_SAMPLING_LOG_MIN_P) * mk_sampling_float(words, MK_SAMPLING_TEMPERATURE);
+}
+__device__ inline float near_size(float highest, float range) { return fabsf(highest) + fabsf(range); }
+__device__ inline float near_floor(float highest, float range) {
+  return highest + range - 1e-5f * near_size(highest, range);
+}
+__device__ inline bool is_near(float score, float floor) { return !(score < floor); }  // also where there is no telling
+
 enum { TOGETHER = 4, STEP = TOGETHER * 32 };  // tokens that a lane takes at a time, and all lanes
 
 // Takes a token's score; `token` comes after those before.
@@ -174,9 +190,9 @@ __device__ inline void take_draw(uint32_t token, float score, float draw, best_t
 }
 
 // Takes the scores of a lane's next tokens, `token` and every 32nd after it, -INFINITY after the last one. Work on one
-// of them does not wait for the others. `draws`: the best draw is wanted, too.
-__device__ inline void take_scores(const line_parameters &p, uint32_t token, bool draws, const float (&score)[TOGETHER],
-                                   best_token &best) {
+// of them does not wait for the others. range: near_range of the line.
+__device__ inline void take_scores(const line_parameters &p, uint32_t token, line_wish wish, float range,
+                                   const float (&score)[TOGETHER], best_token &best) {
   bool fails = false;
 #pragma unroll
   for (uint32_t i = 0; i < TOGETHER; i++) {
@@ -189,11 +205,19 @@ __device__ inline void take_scores(const line_parameters &p, uint32_t token, boo
       best.failed = isnan(score[i]) ? min(best.failed, token + i * 32) : best.failed;
     }
   }
-  if (draws) {
+  if (wish == BEST_DRAW) {
     uint64_t state = draw_state(p, token);
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
       take_draw(token + i * 32, score[i], rough_draw(p, score[i], state + i * 32 * MK_DRAW_STEP), best);
+    }
+  } else if (wish == NEAR_TOKENS) {
+    // The first rank so far may still be passed, so more tokens are noted than are near in the end.
+    float floor = near_floor(mk_unordered(tile::largest_of_lanes(mk_ordered(best.peak))), range);
+    best.near <<= TOGETHER;
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      best.near |= is_near(score[i], floor) ? 1u << (TOGETHER - 1 - i) : 0;
     }
   }
 }
@@ -222,10 +246,10 @@ __device__ inline void make_scores(const drawer &c, const line_parameters &p, co
 
 // Scores all tokens of the line; those from `late` on only once the last logits are there.
 __device__ inline void score_all(const drawer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
-                                 bool draws, best_token &best) {
+                                 line_wish wish, best_token &best) {
   const bool plain = tile::uniform(line_is_plain(p.words));  // scores are the logits
   const float *from = c.d.words()->logits + t.by_line + t.first + c.lane;
-  float next[TOGETHER] = {}, score[TOGETHER];
+  float next[TOGETHER] = {}, score[TOGETHER], range = near_range(p.words);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end + STEP; base += STEP, from += STEP) {
     if (tile::uniform(base + STEP > late)) {
@@ -244,7 +268,7 @@ __device__ inline void score_all(const drawer &c, const line_parameters &p, cons
     if (!plain) {
       make_scores(c, p, t, token - STEP, score);
     }
-    take_scores(p, token - STEP, draws, score, best);
+    take_scores(p, token - STEP, wish, range, score, best);
   }
 }
 
@@ -292,7 +316,8 @@ __device__ inline void take_first_rank(const best_token &best, score_store &q) {
   }
 }
 
-// Tokens that may enter a front, collected as they come until there are enough to draw them side by side.
+// Tokens that may enter a front, collected as they come until there are enough to draw them side by side. The list lies
+// where storers have results before the last logits are there.
 struct front_list {
   enum { MOST = MOST_FRONTS / 2, ENOUGH = MOST - 32 };
   uint32_t *tokens, *scores;
@@ -320,44 +345,100 @@ __device__ inline void enter_front(const drawer &c, const line_parameters &p, co
       float its = SCORES_GO_AS_WORDS ? __uint_as_float(tile::from_lane(bits, from)) : tile::from_lane(score, from);
       enters = enters && !(other > draw && its >= score);
     }
-    extend_front(c.lane, score, enters ? draw : 0, q);
+    if (tile::any_lane(q.key != 0)) {
+      extend_front(c.lane, score, enters ? draw : 0, q);
+    } else {
+      q.score = score;
+      q.key = enters ? draw : 0;
+    }
   }
 }
 
-// With min-p, once the first rank of this SM's tokens is known: finds the front, of the tokens that min-p does not drop
-// when compared with that rank. A token whose draw is below the first rank's has no place in the front. A few
-// instructions for each token tell which ones come into question, as may_reach and mk_sample_drops would, with a margin
-// for their rounding.
-__device__ inline void find_front(const drawer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
+// The lane's tokens that score_all has noted as near, of a part of the line's: a bit for each of the lane's tokens, the
+// lowest one for the last. The words are apart, since few instructions know 64 bits.
+struct near_tokens {
+  enum { MOST = 64 * 32 };  // tokens in a part
+  uint32_t early, late;
+  uint32_t last;  // token
+
+  __device__ near_tokens(const drawer &c, const line_tokens &part, uint64_t near)
+      : early(static_cast<uint32_t>(near >> 32)),
+        late(static_cast<uint32_t>(near)),
+        last(part.first + (part.end - part.first + STEP - 1) / STEP * STEP - 32 + c.lane) {}
+  __device__ bool any() const { return tile::any_lane((early | late) != 0); }
+  __device__ uint32_t count() const { return tile::sum_lanes(static_cast<uint32_t>(__popc(early) + __popc(late))); }
+  // Takes one out; `none` where the lane has no more.
+  __device__ uint32_t take(uint32_t none) {
+    bool is_early = early != 0;
+    uint32_t word = is_early ? early : late, place = 31 - __clz(static_cast<int>(word)),
+             rest = word & ~(1u << place % 32);
+    early = is_early ? rest : early;
+    late = is_early ? late : rest;
+    return word != 0 ? last - (place + (is_early ? 32 : 0)) * 32 : none;
+  }
+};
+
+// With min-p, once the first rank of this SM's tokens so far is known: extends the front by those of a part of the
+// tokens that min-p does not drop when compared with that rank. Mostly they are few, and drawn side by side. Else a few
+// instructions for each tell which ones come into question, as may_reach does: a token whose draw is below the first
+// rank's has no place in the front.
+__device__ inline void find_front(const drawer &c, const line_parameters &p, const line_tokens &part, near_tokens near,
+                                  score_store &q) {
+  enum { FEW = 32 };
+  // Of a lane. A kernel of several ranks with quantised weights has no registers for more than 3.
+  enum { AT_ONCE = MK_GPU_RANKS && MK_GPU_QUANTISED ? 3 : 4 };
   uint32_t *words = search_of(c).table;
   front_list list = {words, words + front_list::MOST, 0};
-  float highest = mk_unordered(q.peak), inverse = mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
-  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
-  float value = value_of_draw(static_cast<uint32_t>(key >> 32));
-  float range = mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P) *
-                mk_sampling_float(p.words, MK_SAMPLING_TEMPERATURE);  // of scores, below the highest
-  float size = fabsf(highest) + fabsf(range), floor = highest + range - 1e-5f * size;
-  float room = 0.02f + 1e-6f * (2 * size * inverse + fabsf(value));
-  float slope = inverse * 1.44269504f, offset = (room - value) * 1.44269504f;
-  extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
-  logits_ahead ahead(c, t);
-#pragma unroll 1
-  for (uint32_t base = t.first; base < t.end; base += 32) {
-    uint32_t token = base + c.lane;
-    float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    float most = tile::exp2(fmaf(score, slope, offset));
-    bool enters = token < t.end && !(score < floor) && !(random_of(p, token) > most) && token != q.peak_index;
-    uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
-    if (enters) {
-      list.tokens[at] = token;
-      list.scores[at] = __float_as_uint(score);
+  float highest = mk_unordered(q.peak), range = near_range(p.words), floor = near_floor(highest, range);
+  const bool many = tile::uniform(near.count() > FEW);
+  float slope = 0, offset = 0;
+  if (many) {
+    float inverse = mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+    float value = rough_draw(p, highest, draw_state(p, q.peak_index));
+    value -= room_of_draws(value);
+    float room = 0.02f + 1e-6f * (2 * near_size(highest, range) * inverse + fabsf(value));
+    slope = inverse * 1.44269504f;
+    offset = (room - value) * 1.44269504f;
+  }
+  const float *from = c.d.words()->logits + part.by_line;
+  while (near.any()) {
+    uint32_t token[AT_ONCE];
+    float logit[AT_ONCE], random[AT_ONCE] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < AT_ONCE; i++) {
+      token[i] = near.take(part.end);
+      logit[i] = token[i] < part.end ? __ldcg(from + token[i]) : 0.0f;
     }
-    list.count += __popc(some);
-    if (list.count > front_list::ENOUGH || base + 32 >= t.end) {
-      __syncwarp();
-      enter_front(c, p, list, highest, q);
-      list.count = 0;
-      __syncwarp();
+    if (many) {
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        random[i] = random_of(p, token[i]);
+      }
+    }
+    bool last = !near.any();
+#pragma unroll 1
+    for (uint32_t i = 0; i < AT_ONCE; i++) {
+      float score = score_of_token(c, p.words, p.counted, part, min(token[0], part.end - 1), logit[0]);
+      bool enters =
+          token[0] < part.end && is_near(score, floor) && !(random[0] > tile::exp2(fmaf(score, slope, offset)));
+      uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
+      if (enters) {
+        list.tokens[at] = token[0];
+        list.scores[at] = __float_as_uint(score);
+      }
+      list.count += __popc(some);
+#pragma unroll
+      for (uint32_t j = 0; j + 1 < AT_ONCE; j++) {  // as in make_scores
+        token[j] = token[j + 1];
+        logit[j] = logit[j + 1];
+        random[j] = random[j + 1];
+      }
+      if (list.count > front_list::ENOUGH || (last && i + 1 == AT_ONCE)) {
+        __syncwarp();
+        enter_front(c, p, list, highest, q);
+        list.count = 0;
+        __syncwarp();
+      }
     }
   }
 }
@@ -367,17 +448,28 @@ __device__ inline void make_front(const drawer &c, const line_tokens &t, uint32_
   const line_parameters &p = parameters_of(c);
   const bool one_draw = tile::uniform(mk_sampling_one_draw(p.words)), cuts = tile::uniform(mk_sampling_cuts(p.words)),
              draws = tile::uniform((p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
+  const line_wish wish = cuts || !draws ? FIRST_RANK : one_draw ? BEST_DRAW : NEAR_TOKENS;
   best_token best = no_token(t.first + c.lane);
-  score_all(c, p, t, late, draws && one_draw && !cuts, best);
-  take_first_rank(best, q);
-  if (q.peak == MK_PEAK_NAN) {
-    return;
-  }
-  if (!one_draw && !cuts) {
-    find_front(c, p, t, q);
-  } else if (draws && !cuts) {
+  line_tokens part = t;
+  do {
+    part.end = wish == NEAR_TOKENS ? min(part.first + near_tokens::MOST, t.end) : t.end;
+    score_all(c, p, part, late, wish, best);
+    take_first_rank(best, q);
+    if (q.peak == MK_PEAK_NAN) {
+      return;
+    }
+    if (wish == NEAR_TOKENS) {
+      if (part.end != t.end) {
+        wait_last_logits(c);
+      }
+      find_front(c, p, part, near_tokens(c, part, best.near), q);
+      best.near = 0;
+    }
+    part.first = part.end;
+  } while (part.first < t.end);
+  if (wish == BEST_DRAW) {
     q.key = best_draw(c, p, t, best);
-  } else {
+  } else if (wish == FIRST_RANK) {
     // The first rank of all SMs is kept for sure, so with top-k or top-p the winner's draw is not below its draw.
     float highest = mk_unordered(q.peak);
     q.key = c.lane != 0 ? 0

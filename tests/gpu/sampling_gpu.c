@@ -3,8 +3,8 @@
  *
  * Checked at vocabularies of 512 and 128,256: each filter, alone and with others; min-p from 1 (the highest score
  * alone) to 1e-30 (all), with and without penalties; ties (all tokens that are left have a score of -inf; noise lost at
- * a tiny temperature); and a front that overflows, by biases that make each of 64 tokens of one SM a better draw the
- * lower its score. */
+ * a tiny temperature); a front that overflows, by biases that make each of 64 tokens of one SM a better draw the lower
+ * its score; and SMs that have more tokens than a warp goes through at a time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -514,10 +514,21 @@ static void test_shape(const char *shape) {
   }
 }
 
+/* Each SM has 2,672 tokens then, more than the 2,048 that a line's warp goes through at a time with min-p. */
+static void test_few_sms(const char *shape) {
+  mk_config config;
+  sms = 48;
+  if (expect_ok(mk_synth_shape(shape, &config), shape)) {
+    test_beside("48 SMs", &config, false);
+  }
+  sms = 0;
+}
+
 void test_sampling(bool quick) {
   test_shape("tiny");
   if (!quick) {
     test_shape("llama-3.2-1b");
+    test_few_sms("llama-3.2-1b");
   }
 }
 
