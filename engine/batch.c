@@ -107,15 +107,6 @@ uint32_t mk_batch_context(const mk_batch *b) {
   return (uint32_t)(cache < context ? cache : context);
 }
 
-uint32_t mk_batch_alike(const mk_batch *b, mk_batch_machine machine) {
-  const mk_batch_side *side = &b->sides[machine], *main = &b->sides[MK_MACHINE_MAIN];
-  if (side->program == NULL || main->slots == 1) {
-    return 0;
-  }
-  const mk_buffer *kv = &side->program->buffers[side->buffers.kv];
-  return kv->rows * kv->span_tokens; /* a row for each split */
-}
-
 static double now(const mk_batch *b) { return b->options.clock == NULL ? 0 : b->options.clock(b->options.clock_user); }
 
 /* ---- Arrivals ---- */

@@ -12,8 +12,8 @@
  * Which machine computes: one the positions of the prompt, and perhaps another one those of what is generated
  * (mk_origin); both follow from the sequence alone. The machines take turns. In a step of the main machine each
  * generating sequence has a row, and the rows that are left compute prompts, first come, first served. A faster machine
- * makes steps of the main one in its place, as long as the bits are the same (mk_batch_alike): that of one row where
- * the step would use one row alone, else that for few sequences where these have slots enough. While prompts wait for
+ * makes steps of the main one in its place, to the same bits: that of one row where the step would use one row alone,
+ * else that for few sequences where these have slots enough. While prompts wait for
  * the machine for prompts, its launches have at most `prompt_tokens` rows, and those of other machines at most
  * `decode_steps` steps, or of more than MK_MAX_ROWS rows so many fewer that these have no more rows: this bounds how
  * long a generating sequence waits, and keeps prompts coming where many can generate at once.
@@ -113,11 +113,6 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
-
-/* Up to how many tokens of context the machine of one row, or that for few sequences, has the same bits as the main
- * machine (docs/NUMERICS.md): as long as no split of its attention has a second span. 0: there is no such machine, or
- * its bits differ. */
-uint32_t mk_batch_alike(const mk_batch *batch, mk_batch_machine machine);
 
 /* Adds a sequence, which its calls know as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
  * MK_ERR_USAGE for what can never be computed; `ended` is not called then. A sequence with nothing to generate ends at

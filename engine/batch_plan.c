@@ -40,11 +40,12 @@ static bool works_on(const mk_batch *b, const mk_member *m, mk_batch_machine mac
   return m->slot != MK_NO_SLOT && (own == MK_MACHINE_MAIN ? b->stand_in : own) == machine;
 }
 
-/* Whether the machine can compute that position of the sequence in place of the main one. The bits must be the same,
- * and what is drawn must be drawn by parameters of the sequence's own, since only these can be handed to another
+/* Whether the machine can compute that position of the sequence in place of the main one, which several sequences
+ * share. What is drawn must be drawn by parameters of the sequence's own, since only these can be handed to another
  * machine. With one row it must be the only row that the sequence could have. */
 static bool fits(const mk_batch *b, mk_batch_machine machine, const mk_member *m, uint32_t position) {
-  return position < mk_batch_alike(b, machine) && (!b->options.draws || m->sequence.sampling != NULL) &&
+  return b->sides[machine].program != NULL && b->sides[MK_MACHINE_MAIN].slots > 1 &&
+         (!b->options.draws || m->sequence.sampling != NULL) &&
          (machine != MK_MACHINE_ONE_ROW || position + 1 >= m->known);
 }
 

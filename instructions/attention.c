@@ -1,14 +1,14 @@
 /* ATTENTION: one unit of the decode attention of one KV head.
- * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each line
- * and query head a part (reference.h): (sum_t p_t v_t [head_dim], m, sum p), p_t = 2^(x_t - m). With an eps q, k and v
- * come in tiles of 18 columns, 16 values and their squares, and each head of q and k is normed by the squares of its
- * tiles.
+ * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each
+ * line, query head and span of the unit up to the line's position a part (reference.h): (sum_t p_t v_t [head_dim], m,
+ * sum p), p_t = 2^(x_t - m). With an eps q, k and v come in tiles of 18 columns, 16 values and their squares, and each
+ * head of q and k is normed by the squares of its tiles.
  *
- * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A
- * split whose first span lies beyond the position has nothing to do, and nothing is written for that line. With one
- * line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v as the cache has them
- * (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k and v
- * of all active lines.
+ * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p; the
+ * part of span s + i splits is part i of a head. Of spans beyond the position nothing is written for that line. With
+ * one line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v as the cache has
+ * them (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k
+ * and v of all active lines.
  *
  * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the
  * new ones from k and v. So each line sees what it would see if the tokens had come one by one, in the same order of
@@ -16,12 +16,12 @@
  *
  * With a window of w tokens a line sees tokens p - w + 1 to p alone. Parts and spans stay where they are: those that
  * end before the window are not read, and have no tokens; in the part where the window begins the tokens before it are
- * masked as those after p are. A split whose spans all end before the window leaves the part of no tokens, so that
- * who merges the splits need not know of windows.
+ * masked as those after p are. A span that ends before the window leaves the part of no tokens, so that who merges
+ * the spans need not know of windows.
  *
  * The order of sums: MK_FOLD_TOKENS tokens are a part by themselves. These are added up to pieces of MK_PIECE_TOKENS,
- * the oldest first. The first pieces of all spans of the split are added up, the oldest first, then the second ones and
- * so on; and these sums as a tree. q times its scale and p are rounded to bf16, as K and V are when they are read. */
+ * the oldest first, and the pieces of a span as a tree. q times its scale and p are rounded to bf16, as K and V are
+ * when they are read. */
 #include "instructions/attention.h"
 
 #include <math.h>
@@ -35,24 +35,21 @@ static uint32_t first_new(const mk_reference *machine, uint32_t slot) {
   return first;
 }
 
-/* Attends over the tokens that the split has for a line. q: [group][head_dim]. The result is left in the parts of
- * level CLASS. */
-static void attend(const mk_unit_view *view, const mk_line_view *line, const float *q) {
-  uint32_t span_tokens = view->buffer->span_tokens;
+/* Attends over span `span` of the line's tokens. q: [group][head_dim]. The result is left in the parts of level
+ * CLASS. */
+static void attend(const mk_unit_view *view, const mk_line_view *line, uint32_t span, const float *q) {
+  uint32_t first = span * view->buffer->span_tokens, end = first + view->buffer->span_tokens;
+  end = end > line->position + 1 ? line->position + 1 : end;
   mk_unit_begin(view);
-  for (uint32_t span = line->split; span <= line->position / span_tokens; span += view->splits) {
-    uint32_t first = span * span_tokens, end = first + span_tokens;
-    end = end > line->position + 1 ? line->position + 1 : end;
-    if (end <= line->first_seen) {
-      continue;
-    }
-    for (uint32_t t = first, next; t < end; t = next) {
-      next = t / MK_PIECE_TOKENS * MK_PIECE_TOKENS + MK_PIECE_TOKENS;
-      next = next < end ? next : end;
-      const uint32_t last = (next - 1) / MK_FOLD_TOKENS * MK_FOLD_TOKENS; /* its last part begins there, or with it */
-      mk_unit_add_tokens(view, line, q, t, next);
-      mk_unit_add_level(view, MK_PIECE, MK_CLASS + ((last > t ? last : t) - first) / MK_PIECE_TOKENS);
-    }
+  if (end <= line->first_seen) {
+    return;
+  }
+  for (uint32_t t = first, next; t < end; t = next) {
+    next = t / MK_PIECE_TOKENS * MK_PIECE_TOKENS + MK_PIECE_TOKENS;
+    next = next < end ? next : end;
+    const uint32_t last = (next - 1) / MK_FOLD_TOKENS * MK_FOLD_TOKENS; /* its last part begins there, or with it */
+    mk_unit_add_tokens(view, line, q, t, next);
+    mk_unit_add_level(view, MK_PIECE, MK_CLASS + ((last > t ? last : t) - first) / MK_PIECE_TOKENS);
   }
   for (uint32_t away = 1; away < MK_SPAN_PIECES; away *= 2) {
     for (uint32_t i = 0; i < MK_SPAN_PIECES; i += 2 * away) {
@@ -69,7 +66,8 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
   mk_span out_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_out);
   mk_span table = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_table);
   uint32_t lines = machine->line_count, head_dim = kv.buffer->head_dim,
-           group = instruction->params[MK_PARAM_ATTENTION_group];
+           group = instruction->params[MK_PARAM_ATTENTION_group],
+           spans = instruction->operands[MK_SLOT_ATTENTION_out].cols / group;
   float *q = machine->scratch, *k = q + (size_t)lines * q_span.cols, *v = k + (size_t)lines * k_span.cols,
         *rest = v + (size_t)lines * v_span.cols;
   if (!mk_stage_lines(machine, &q_span, 0, q, q_span.cols) || !mk_stage_lines(machine, &k_span, 0, k, k_span.cols) ||
@@ -117,9 +115,13 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
     }
     works = true;
     mk_unit_copy_new_tiles(&view, &line);
-    attend(&view, &line, q + (size_t)l * group * head_dim);
-    mk_publish_floats(machine, &out_span, machine->lines[l].line, 0, group * (head_dim + 2),
-                      mk_unit_part(&view, MK_CLASS, 0));
+    for (uint32_t i = 0; i * view.splits + line.split <= row->position / kv.buffer->span_tokens; i++) {
+      attend(&view, &line, i * view.splits + line.split, q + (size_t)l * group * head_dim);
+      for (uint32_t h = 0; h < group && i < spans; h++) {
+        mk_publish_floats(machine, &out_span, machine->lines[l].line, (h * spans + i) * (head_dim + 2), head_dim + 2,
+                          mk_unit_part(&view, MK_CLASS, h));
+      }
+    }
   }
   if (!works) {
     machine->rows_used[MK_SLOT_ATTENTION_kv] = machine->rows_used[MK_SLOT_ATTENTION_out] = 0;

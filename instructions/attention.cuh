@@ -1,15 +1,16 @@
 // ATTENTION on the device: one split of the decode attention of one KV head; attention.c.
 //
-// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the split's
-// tokens. Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each). The
-// columns of a product are four query heads (a set). A warp takes a part of 32 tokens (attention_part.cuh) for one set
-// and 64 dims of the output. A round is one part for each warp, and ends with a merge. Waits: q, k, v (every split);
-// the loader: the step state. Signals: nothing of its own; its readers look at the stamps.
+// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the tokens of
+// each span of the split. Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a
+// page each). The columns of a product are four query heads (a set). A warp takes a part of 32 tokens
+// (attention_part.cuh) for one set and 64 dims of the output. A round is one part for each warp, and ends with a merge.
+// Waits: q, k, v (every split); the loader: the step state. Signals: nothing of its own; its readers look at the
+// stamps.
 //
 // The newest token's K and V come in stamped words. They are put into the token's page, and at the end, after all
 // copies of this instruction, they are appended to its block in global memory and fenced for the next epoch's copies.
-// Where this split is the only one in use, the work of the COMBINEs of these heads is done here, too, if they are
-// fused, before K and V are appended.
+// Where its span is the only one in use, the work of the COMBINEs of these heads is done here, too, if they are fused,
+// before K and V are appended.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -27,9 +28,7 @@ enum {
   ATTENTION_Q_AT = ATTENTION_SCALES_AT + MK_GPU_CONSUMER_WARPS * SET_HEADS * 2 * 4,   // [set][step] fragments
   ATTENTION_PARTS_AT = MK_GPU_ACTIVATION_BYTES - MK_GPU_CONSUMER_WARPS * PART_BYTES,  // [warp][head]
   Q_SET_STEP_BYTES = 32 * 8,
-  ATTENTION_KEPT_AT = ATTENTION_PARTS_AT - 256 * 16,  // [unit] sums of spans of the rounds before
 };
-static_assert(ATTENTION_Q_AT + 8 * Q_SET_STEP_BYTES <= ATTENTION_KEPT_AT, "one set's queries lie before what is kept");
 static_assert(ATTENTION_Q_AT + 16 / SET_HEADS * 8 * Q_SET_STEP_BYTES <= ATTENTION_PARTS_AT, "queries have room");
 
 // Which part of the work is this warp's. A head has `halves` times 64 dims; there are 1 << set_bits sets of query
@@ -246,37 +245,51 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
 }
 
 // Publishes the sums of a unit as a part of the context: `dim` is its first dim.
-__device__ inline void put_unit(const consumer &c, const attention_shape &a, uint64_t *to, uint32_t dim,
+__device__ inline void put_unit(const consumer &c, uint32_t head_dim, uint64_t *to, uint32_t dim,
                                 const merged_unit &sum) {
   tile::store_stamped_pair(to, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
   if (dim == 0) {
-    tile::store_stamped_pair(to + a.head_dim(), __float_as_uint(sum.top), __float_as_uint(sum.total), c.d.generation());
+    tile::store_stamped_pair(to + head_dim, __float_as_uint(sum.top), __float_as_uint(sum.total), c.d.generation());
+  }
+}
+
+// Publishes the sums of a unit, of span number `span` of the split.
+__device__ inline void publish_span(const consumer &c, const attention_shape &a, uint32_t span, uint32_t unit,
+                                    const merged_unit &sum) {
+  const mk_instruction_word &in = instruction_at_hand(c);  // registers are short
+  const mk_operand &parts_out = in.parts[MK_PART_ATTENTION_out];
+  uint32_t head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
+  if (c.d.words()->combines != 0) {
+    uint64_t *out = tile::global<uint64_t>(combined_address(c.d.buffer(parts_out)));
+    uint32_t heads = in.parts[MK_PART_ATTENTION_kv].col * param(in, MK_PARAM_ATTENTION_group);
+    publish_combined(c, all_readers(c.d), out + (heads * a.head_dim() >> 1), unit, sum);
+  }
+  if (publishes(c.d)) {
+    uint32_t part = head * c.d.buffer(parts_out).spans + span;
+    uint64_t *words = stamped_row(c.d, parts_out) + (part * (a.head_dim() + 2) + dim);
+    if constexpr (MK_GPU_RANKS) {
+      to_readers(readers_of(parts_out), words, [=](uint64_t *copy) { put_unit(c, a.head_dim(), copy, dim, sum); });
+    } else {
+      put_unit(c, a.head_dim(), words, dim, sum);
+    }
   }
 }
 
 // All warps meet. Then the parts of a round, which begins with block `first` of the split, are added up to sums of
-// spans, and these to the split's sum. After the last round that is published; where the work of a COMBINE is done
-// here, first as the COMBINE's output. Units of this work are dealt from the last warp on: in short contexts the last
-// warps have no part to compute, so they have all else at hand when the parts are ready.
+// spans, and these published; a span that goes on in the next round is kept until then. Where the work of a COMBINE is
+// done here, the sum becomes the COMBINE's output, too. Units of this work are dealt from the last warp on: in short
+// contexts the last warps have no part to compute, so they have all else at hand when the parts are ready.
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
-  const mk_operand &parts_out = in.parts[MK_PART_ATTENTION_out];
-  uint64_t *out = stamped_row(c.d, parts_out), *combined = nullptr;
-  if (c.d.words()->combines != 0) {
-    combined = tile::global<uint64_t>(combined_address(c.d.buffer(parts_out))) + (parts_out.col * a.head_dim() >> 1);
-  }
   uint32_t units = param(in, MK_PARAM_ATTENTION_group) * a.head_dim() / 2, before = first * RANKS;
   uint32_t count = c.d.words()->kv_parts - before, here = min(count, a.ranks());
-  // The sum of a round of whole spans has room in shared memory, as there are few units then.
-  bool meets = true, whole = a.ranks() >= SPAN_PARTS;
+  bool meets = true;
 #pragma unroll 1
   for (uint32_t start = (MK_GPU_CONSUMER_WARPS - 1 - c.warp) * 32;; start += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = start + tile::anew(c.lane), head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
     uint32_t rank = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
     uint32_t scales = tile::anew(ATTENTION_SCALES_AT + (rank * SET_HEADS + column) * 8);
     uint32_t parts = tile::anew(ATTENTION_PARTS_AT + rank * PART_BYTES + (column * PART_STRIDE + dim % 64) * 4);
-    float4 *in_block = tile::view<float4>(c.d.activation() + ATTENTION_KEPT_AT) + unit;
-    uint32_t to = tile::anew(head * (a.head_dim() + 2) + dim);
     if (meets) {
       consumers_meet(c);
       meets = false;
@@ -284,12 +297,9 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
     if (start >= units) {
       break;
     }
-    merged_unit sum, all;
-    if (before != 0 && whole) {
-      float4 kept = *in_block;
-      all = {kept.x, kept.y, kept.z, kept.w};
-    } else if (before != 0) {
-      sum = get_unit(scratch_of(c) + unit * 8), all = get_unit(scratch_of(c) + unit * 8 + 4);
+    merged_unit sum;
+    if (before % SPAN_PARTS != 0) {
+      sum = get_unit(scratch_of(c) + unit * 4);
     }
 #pragma unroll 1
     for (uint32_t r = 0; r < here; r += BATCH_PARTS) {
@@ -306,32 +316,13 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
         parts += PART_BYTES << a.stride_bits();
       }
       add_parts(sum, scale, o);
-      if (before + count > SPAN_PARTS && ((before + r + BATCH_PARTS) % SPAN_PARTS == 0 || r + BATCH_PARTS >= count)) {
-        add_unit(all, sum);
-        sum = all;
-        if (r + BATCH_PARTS < count) {
-          sum = merged_unit();
-        }
+      if ((before + r + BATCH_PARTS) % SPAN_PARTS == 0 || r + BATCH_PARTS >= count) {
+        publish_span(c, a, (before + r) / SPAN_PARTS, unit, sum);
+        sum = merged_unit();
       }
     }
-    if (here != count && whole) {
-      *in_block = make_float4(all.low, all.high, all.top, all.total);
-      continue;
-    }
-    if (here != count) {
-      keep_unit(scratch_of(c) + unit * 8, sum);
-      keep_unit(scratch_of(c) + unit * 8 + 4, all);
-      continue;
-    }
-    if (combined != nullptr) {
-      publish_combined(c, all_readers(c.d), combined, unit, sum);
-    }
-    if (publishes(c.d)) {
-      if constexpr (MK_GPU_RANKS) {
-        to_readers(readers_of(parts_out), out + to, [=](uint64_t *words) { put_unit(c, a, words, dim, sum); });
-      } else {
-        put_unit(c, a, out + to, dim, sum);
-      }
+    if ((before + here) % SPAN_PARTS != 0 && here != count) {
+      keep_unit(scratch_of(c) + unit * 4, sum);
     }
   }
 }
@@ -380,7 +371,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word 
   }
   // The last warps, which have the least to stage, look up what all need later.
   if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {
-    bool alone = alone_in_use(position_of(c), kv.span_tokens, param(in, MK_PARAM_ATTENTION_splits));
+    bool alone = position_of(c) < kv.span_tokens;
     bool fused = combined_address(c.d.buffer(in.parts[MK_PART_ATTENTION_out])) != 0;
     c.d.words()->combines = alone && fused ? 1 : 0;
   }

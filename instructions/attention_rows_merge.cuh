@@ -1,6 +1,5 @@
 // What a unit of several rows per step works on (attention_rows.cuh), and how its parts become sums: the parts of a
-// round are merged over the spans of one row, these over the spans of several, and with the last round the sums are
-// published.
+// round are merged over the spans of one row, these over a span of several, and with its last round that is published.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -128,18 +127,22 @@ struct destination {
   uint32_t *combined;  // nullptr: COMBINE does that
 };
 
-// Where values `dim` and dim + 1 go. Found out before the sums are there, since this takes as long as to merge them.
-__device__ inline destination destination_of(const consumer &c, const slot_view &v, const column &of, uint32_t dim) {
+// Where values `dim` and dim + 1 of the span from token `start` on go. Found out before the sums are there, since this
+// takes as long as to merge them.
+__device__ inline destination destination_of(const consumer &c, const slot_view &v, const column &of, uint32_t start,
+                                             uint32_t dim) {
   const mk_operand &out = v.in.parts[MK_PART_ATTENTION_out];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_out];
   destination to = {nullptr, nullptr};
-  if (!of.used || v.first_span() > of.position || !publishes(c.d)) {
+  if (!of.used || start > of.position || !publishes(c.d)) {
     return to;
   }
-  if (alone_in_use(of.position, v.span_tokens(), v.splits())) {
+  if (of.position < v.span_tokens()) {
     to.combined = combined_value(b, c.d.generation()).word(of.line, ((out.col + of.head) * v.head_dim() + dim) / 2);
   }
-  to.words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim() + 2) + dim;
+  uint32_t turn = v.splits() * v.span_tokens(), round = start < turn ? 0 : start / turn;
+  to.words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words +
+             (of.head * b.spans + round) * (v.head_dim() + 2) + dim;
   return to;
 }
 
@@ -188,9 +191,9 @@ struct round_view {
   uint32_t start, set;
   uint32_t facts;  // round_fact: looked up before q is there
 
-  // The round is the last one that begins before the end.
+  // The round is the last one of its span that begins before the end.
   __device__ bool is_last() const { return (facts & ROUND_LAST) != 0; }
-  // The only set of a unit that has one span of its own: what waits has room in shared memory.
+  // Of the only set of a unit: what waits has room in shared memory.
   __device__ bool is_short() const { return (facts & ROUND_SHORT) != 0; }
   // Whether the round after this one is the last one and so small that its parts are merged with those of this one. It
   // is not where the step has more than one token of the slot: some of these would have to be put into the pages of
@@ -204,15 +207,16 @@ struct round_view {
     return after + ((after & (span - 1)) == 0 ? (v.splits() - 1) * span : 0);
   }
   __device__ uint32_t end(const slot_view &v) const { return min(v.end, start + v.round_tokens()); }
+  __device__ uint32_t span_start(const slot_view &v) const { return start & ~(v.span_tokens() - 1); }
 
   __device__ void look_up(const slot_view &v) {
     uint32_t after = start + v.round_tokens();
-    bool few = v.few(set),
-         fits = v.sets() == 1 && (few || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
-    bool joined = fits && few && v.single() && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
+    bool few = v.few(set), fits = v.sets() == 1 && (few || v.halves() == 1);
+    bool ends = (after & (v.span_tokens() - 1)) == 0;  // the span
+    bool joined = fits && few && v.single() && !ends && v.end > after &&
                   v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
     bool whole = (end(v) - start) * v.halves() > ROUND_PAGES / 2 * BLOCK_TOKENS;
-    facts = tile::uniform((next(v) >= v.end ? ROUND_LAST + 0u : 0u) | (fits ? ROUND_SHORT : 0) |
+    facts = tile::uniform((ends || after >= v.end ? ROUND_LAST + 0u : 0u) | (fits ? ROUND_SHORT : 0) |
                           (joined ? ROUND_JOINED : 0) | (few ? ROUND_FEW : 0) | (whole ? ROUND_WHOLE : 0));
   }
 };
@@ -222,29 +226,23 @@ __device__ inline float *kept_class(const consumer &c, uint32_t set, uint32_t sl
   return scratch_of(c) + (((set * 2 + slice) * MERGE_THREADS + unit) * CLASSES + number) * 4;
 }
 
-// Adds a span's sum, whose class this lane has, to the sum of that class. With the last round all classes become the
-// unit's sum.
+// Keeps the sum of one row's span, whose class this lane has. With the last round all classes become the span's sum.
 __device__ inline bool merge_classes(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                      uint32_t unit, uint32_t number, merged_unit &sum) {
-  bool later = r.start >= v.first_span() + v.span_tokens();  // than the unit's first span
-  float *kept = kept_class(c, r.set, slice, number, unit);
-  if (later) {
-    add_unit(sum, get_unit(kept));
-  }
-  keep_unit(kept, sum);
+  keep_unit(kept_class(c, r.set, slice, number, unit), sum);
   if (!r.is_last()) {
     return false;
   }
   __syncwarp();
-  uint32_t tokens = later ? v.span_tokens() : v.end - v.first_span(), there = (tokens + SPAN_TOKENS - 1) / SPAN_TOKENS;
-  kept = kept_class(c, r.set, slice, 0, unit);
+  uint32_t there = (min(v.end - r.span_start(v), v.span_tokens()) + SPAN_TOKENS - 1) / SPAN_TOKENS;
+  float *kept = kept_class(c, r.set, slice, 0, unit);
   sum = tree_of_four([&](uint32_t j) { return j < there ? get_unit(kept + j * 4) : merged_unit(); });
   return true;
 }
 
 // The same where the unit is short: (S0 + S1) + (S2 + S3), whatever number of rounds these come in, two or one of them
 // each. joining: the sum of the span that follows, where the last round joins this one. Gives whether the sum is that
-// of the unit.
+// of the whole span.
 __device__ inline bool merge_short(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                    uint32_t unit, uint32_t number, bool joined, const merged_unit &joining,
                                    merged_unit &sum) {
@@ -337,7 +335,7 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
     uint32_t number = (r.start & (v.span_tokens() - 1)) / SPAN_TOKENS;
     destination to = {nullptr, nullptr};
     if (merges && span == 0 && (joined || r.is_last())) {
-      to = destination_of(c, v, column_of(v, r.set, column), half * PAGE_DIMS + from + dim);
+      to = destination_of(c, v, column_of(v, r.set, column), r.span_start(v), half * PAGE_DIMS + from + dim);
     }
     consumers_meet(c);
     if (!merges) {

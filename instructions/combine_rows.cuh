@@ -1,7 +1,7 @@
-// COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some
-// query heads; combine.c. A line with one split in use has its output already: that split's ATTENTION has done the work
-// of this instruction, which is fused. Consumers only: a thread has two output values of a line, and adds its splits in
-// order. Split j of a line in slot c is what unit (j + c) mod units has left. Waits: the parts in use, by their stamps.
+// COMBINE of several rows per step on the device: the spans in use of each line become the attention output of some
+// query heads; combine.c. A line with one span in use has its output already: its ATTENTION has done the work of this
+// instruction, which is fused. Consumers only: a thread has two output values of a line, and adds its spans in order.
+// Span s of a line in slot c is what unit (s + c) mod units has left. Waits: the parts in use, by their stamps.
 // Signals: nothing.
 #pragma once
 #include "instructions/combine.cuh"
@@ -9,10 +9,10 @@
 
 namespace mk {
 
-// Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
-// 1 are two values of split j, then what its scores are relative to and its sum of p.
+// Waits for four neighbouring spans of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
+// 1 are two values of span j, then what its scores are relative to and its sum of p.
 template <typename address, typename presence>
-__device__ inline merged_unit four_splits(const consumer &c, uint32_t buffer, address at, presence has) {
+__device__ inline merged_unit four_spans(const consumer &c, uint32_t buffer, address at, presence has) {
   tile::stamped_pair pairs[2 * GROUP_SPANS];
   wait_stamped_pairs<2 * GROUP_SPANS>(c.d, buffer, at, has, pairs);
   return tree_of_four([&](uint32_t j) -> merged_unit {
@@ -25,11 +25,10 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
   const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
   const volatile rows_state &state = rows_of(c.d);
-  uint32_t rows = c.d.params.rows, stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, heads = parts.cols;
+  uint32_t rows = c.d.params.rows, stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6;
+  uint32_t heads = out.cols * to.tile_cols >> (pair_bits + 1);
   uint32_t units = parts.rows, span = param(in, MK_PARAM_COMBINE_span);
-  auto has_work = [&](uint32_t line) {
-    return (state.active >> line & 1) != 0 && !alone_in_use(state.rows[line].position, span, units);
-  };
+  auto has_work = [&](uint32_t line) { return (state.active >> line & 1) != 0 && state.rows[line].position >= span; };
   // Empties, for all lines, the words that the next step writes: there this instruction, or an ATTENTION in its place.
   uint32_t words = heads << (pair_bits + 4);
   uint32_t *next = value_view(to, c.d.generation() + 1).words + out.col * to.tile_cols / 16 * STEP_WORDS;
@@ -49,19 +48,21 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
     if (!has_work(line)) {
       continue;
     }
-    uint32_t shift = state.rows[line].slot % units, in_use = min(state.rows[line].position / span + 1, units);
+    uint32_t shift = state.rows[line].slot % units;
+    uint32_t in_use = min(state.rows[line].position / span + 1, units * b.spans);
     const uint64_t *words = tile::global<const uint64_t>(b.address) + static_cast<uint64_t>(line) * b.row_words +
-                            (parts.col + head) * stride;
+                            (parts.col + head * b.spans) * stride;
     merged_unit sum;
 #pragma unroll 1
     for (uint32_t first = 0; first < in_use; first += GROUP_SPANS) {
       auto at = [&](uint32_t j) {
-        uint32_t unit = first + j / 2 + shift;
+        uint32_t s = first + j / 2, round = s < units ? 0 : s / units, unit = s - round * units + shift;
         unit -= unit >= units ? units : 0;
-        return words + static_cast<uint64_t>(unit * rows) * b.row_words + (j % 2 == 0 ? 2 * pair : stride - 2);
+        return words + static_cast<uint64_t>(unit * rows) * b.row_words + round * stride +
+               (j % 2 == 0 ? 2 * pair : stride - 2);
       };
       auto has = [&](uint32_t j) { return first + j / 2 < in_use; };
-      add_unit(sum, four_splits(c, parts.buffer, at, has));
+      add_unit(sum, four_spans(c, parts.buffer, at, has));
     }
     float scale = reciprocal_of(sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;

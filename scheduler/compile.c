@@ -31,6 +31,10 @@ uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots)
   return splits < wanted ? splits : wanted;
 }
 
+uint32_t mk_spans_of_split(uint32_t splits, uint32_t max_seq, uint32_t slots) {
+  return mk_divide_up(mk_divide_up(max_seq, mk_span_tokens(slots)), splits);
+}
+
 static uint64_t fold(uint64_t hash, uint64_t value) {
   for (uint32_t i = 0; i < 8; i++) {
     hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;

@@ -5,10 +5,8 @@
  * the dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
  * What a program computes does not depend on `sms`, `ranks` or `placement`: tile height, K splits and attention
- * splits are functions of the shape alone, so logits are the same bit for bit on any number of SMs and GPUs.
- * Programs of 1 and of 2 to 16 rows give the same bits, too, as long as no split of one row has several spans
- * (32,768 tokens divided by the number of KV heads): beyond that they sum in another order. Programs for prompts
- * always have those of one row (docs/NUMERICS.md). */
+ * splits are functions of the shape alone, and how many rows a step has changes no order of sums, so logits are the
+ * same bit for bit on any number of SMs and GPUs and in every program (docs/NUMERICS.md). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 
@@ -78,8 +76,10 @@ uint64_t mk_config_hash(const mk_config *config);
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
 /* How many splits attention over `max_seq` tokens has per KV head, in a program of so many slots: at least as many as
  * there are slots, where the context has so many spans. Either each split has one span, or there are as many splits as
- * `kv_heads` leave room for. So what a split computes depends on `slots` through the length of a span alone. */
+ * `kv_heads` leave room for. */
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots);
 uint32_t mk_span_tokens(uint32_t slots);
+/* How many spans a split then has at most, each of which leaves a part. */
+uint32_t mk_spans_of_split(uint32_t splits, uint32_t max_seq, uint32_t slots);
 
 #endif

@@ -9,6 +9,8 @@
 
 #include "scheduler/lower_internal.h"
 
+enum { COMBINE_COLS = 32 }; /* of a head, that a COMBINE of one row has */
+
 /* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading
  * candidates that faster SMs overwrite. A row tile of gate and up is such work, in wide programs a unit of them, so
  * no more queues are used than there are of these. */
@@ -49,6 +51,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->samples = options->sampling;
   lowering->splits =
       lowering->wide ? 1 : mk_split_attention(graph->config.kv_heads, options->max_seq, mk_program_slots(program));
+  lowering->spans = mk_spans_of_split(lowering->splits, options->max_seq, mk_program_slots(program));
   lowering->next_uid = 1;
   MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->ranks, lowering->sms_of_rank));
   MK_TRY(mk_alloc(lowering->ranks, sizeof *lowering->turns, &lowering->turns));
@@ -376,20 +379,24 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, emit_norm_heads);
 }
 
-/* Every query head has a COMBINE of its own, so that many SMs share the work of a long context. Where they are does not
- * matter: what a line has in one split becomes its output where that split is computed (MK_FUSED). */
+/* Every query head has a COMBINE of its own, and with one row each COMBINE_COLS of its columns, so that many SMs share
+ * the work of a long context. Where they are does not matter: what a line has in one span becomes its output where that
+ * span is computed (MK_FUSED). */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
-  const uint32_t head_tiles = c->head_dim / MK_TILE;
+  const bool cut = lowering->lines == 1 && c->head_dim % COMBINE_COLS == 0;
+  const uint32_t slices = cut ? c->head_dim / COMBINE_COLS : 1, tiles = c->head_dim / MK_TILE / slices;
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
-    for (uint32_t head = 0; head < c->heads; head++) {
-      const uint32_t rank = mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0);
+    for (uint32_t slice = 0; slice < c->heads * slices; slice++) {
+      const uint32_t head = slice / slices, rank = mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0);
       mk_instruction in = MK_START(COMBINE, node->layer);
-      in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, 1);
-      in.operands[MK_SLOT_COMBINE_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
+      in.operands[MK_SLOT_COMBINE_parts] =
+          mk_tiles(parts, 0, lowering->splits, head * lowering->spans, lowering->spans);
+      in.operands[MK_SLOT_COMBINE_out] = mk_columns(out->buffer, lines, slice * tiles, tiles);
       in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
+      in.params[MK_PARAM_COMBINE_spans] = lowering->spans;
       MK_TRY(mk_emit(lowering, mk_next_sm(lowering, rank), &in, mk_signal_of(out, lines)));
     }
   }
@@ -413,7 +420,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
                                    .dtype = MK_DTYPE_F32,
                                    .store = MK_STORE_STAMPED,
                                    .rows = lowering->splits,
-                                   .cols = c->heads * (c->head_dim + 2),
+                                   .cols = c->heads * lowering->spans * (c->head_dim + 2),
                                    .tile = c->head_dim + 2,
                                    .lines = lowering->lines},
                        &parts));
@@ -431,7 +438,8 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
           mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
       in.operands[MK_SLOT_ATTENTION_kv] = mk_tiles(kv, split, 1, head, 1);
       in.operands[MK_SLOT_ATTENTION_table] = mk_whole(lowering, lowering->table);
-      in.operands[MK_SLOT_ATTENTION_out] = mk_tiles(parts, split, 1, head * group, group);
+      in.operands[MK_SLOT_ATTENTION_out] =
+          mk_tiles(parts, split, 1, head * group * lowering->spans, group * lowering->spans);
       in.params[MK_PARAM_ATTENTION_scale] = mk_float_param(node->factor);
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;

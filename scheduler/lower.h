@@ -60,7 +60,7 @@ typedef struct mk_lowering {
   uint32_t *turns, *begun; /* begun: of wide programs, turns when the dealing at hand began */
   bool samples;            /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
-  uint32_t splits; /* of attention */
+  uint32_t splits, spans; /* of attention: splits of a KV head, and spans of a split */
   uint32_t next_uid;
 } mk_lowering;
 

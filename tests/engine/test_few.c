@@ -100,28 +100,6 @@ Test(few, a_turn_of_many) {
   stop(&r);
 }
 
-/* With 128 KV heads its only split has a second span from 1,024 tokens on: from there the main machine goes on. */
-Test(few, as_far_as_the_bits_are_the_same) {
-  static uint32_t prompt[MK_ROWS_SPAN_TOKENS + 6];
-  rig r;
-  start(&r, (kinds){.few_rows = 4, .kv_heads = 128, .longest = 2 * MK_ROWS_SPAN_TOKENS});
-  cr_assert_eq(mk_batch_alike(r.batch, MK_MACHINE_FEW), MK_ROWS_SPAN_TOKENS);
-  add(&r, (mk_sequence){.prompt = prompt, .prompt_count = MK_ROWS_SPAN_TOKENS - 2, .n_predict = 8});
-  add(&r, (mk_sequence){.prompt = prompt, .prompt_count = MK_ROWS_SPAN_TOKENS + 6, .n_predict = 3});
-  uint32_t reached = 0;
-  while (launch(&r) != 0 && r.launch.machine == MK_MACHINE_FEW) {
-    for (uint32_t i = 0; i < r.launch.steps * 4; i++) {
-      const mk_step_row *row = &r.launch.plan[i];
-      reached = (row->flags & MK_ROW_ACTIVE) != 0 && row->position > reached ? row->position : reached;
-    }
-  }
-  cr_assert_eq(reached, MK_ROWS_SPAN_TOKENS - 1, "%u", reached);
-  expect_launch(&r, MK_MACHINE_MAIN, MK_ROWS_SPAN_TOKENS);
-  run_all(&r);
-  cr_assert(r.tokens[0] == 8 && r.tokens[1] == 3);
-  stop(&r);
-}
-
 /* One that draws by the engine's parameters, which the main machine alone has been told of, keeps all of them there. */
 Test(few, drawn_as_the_engine_says) {
   rig r;

@@ -22,6 +22,9 @@ enum { VOCAB = 499 };
 static const shape shapes[] = {
     {"64 dims a head, four query heads a KV head", 512, 2816, 8, 2, 64, 2, 0, NULL},
     {"128 dims a head, three query heads a KV head, ragged K", 2096, 1040, 6, 2, 128, 2, 0, NULL},
+    /* Few splits, which have up to five and seven spans of one row, and two of several. */
+    {"64 dims a head, 32 KV heads", 512, 1024, 32, 32, 64, 2, 0, NULL},
+    {"128 dims a head, 40 KV heads", 512, 1024, 40, 40, 128, 2, 0, NULL},
 };
 
 static void check(const char *name, const mixture_result *result) {

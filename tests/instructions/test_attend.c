@@ -111,6 +111,7 @@ static void attend_by_splits(attend *t, uint32_t head) {
   test_rig_operand(rig, MK_SLOT_COMBINE_parts, t->parts, 0, SPLITS, head * GROUP, GROUP);
   test_rig_operand(rig, MK_SLOT_COMBINE_out, t->combined, 0, 1, head * GROUP * t->tiles, GROUP * t->tiles);
   rig->instruction->params[MK_PARAM_COMBINE_span] = SPAN;
+  rig->instruction->params[MK_PARAM_COMBINE_spans] = 1;
   test_rig_expect_done(rig);
 }
 

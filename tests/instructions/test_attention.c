@@ -12,7 +12,7 @@ enum { BLOCK = 64, SPAN = 256, CONTEXT = 832, BLOCKS = CONTEXT / BLOCK, KV_HEADS
 typedef struct attention {
   test_rig rig;
   uint16_t qkv, kv, table, parts;
-  uint32_t head_dim, group, splits, heads, span, window;
+  uint32_t head_dim, group, splits, spans, heads, span, window;
   bool fp8;
   uint32_t blocks[BLOCKS];
 } attention;
@@ -40,6 +40,7 @@ static void set_up_form(attention *t, uint32_t head_dim, uint32_t group, uint32_
   t->window = 0;
   test_rig_start(rig, MK_OP_ATTENTION, head_dim * 100 + group * 10 + splits);
   t->head_dim = head_dim, t->group = group, t->splits = splits, t->heads = group * KV_HEADS, t->span = span;
+  t->spans = (CONTEXT - 1) / span / splits + 1;
   t->qkv = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, 1, (t->heads + 2 * KV_HEADS) * head_dim, 16);
   t->kv = test_rig_add(rig, &(mk_buffer){.kind = MK_KIND_KV,
                                          .dtype = fp8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
@@ -55,7 +56,8 @@ static void set_up_form(attention *t, uint32_t head_dim, uint32_t group, uint32_
                                          .tile_rows = 1,
                                          .tile_cols = 1});
   t->table = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, BLOCKS, 16);
-  t->parts = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, t->heads * (head_dim + 2), head_dim + 2);
+  t->parts =
+      test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, t->heads * t->spans * (head_dim + 2), head_dim + 2);
   test_rig_fill(rig, t->qkv, 2);
   test_shuffle(&rig->seed, t->blocks, BLOCKS);
   memcpy(rig->memory[t->table], t->blocks, sizeof t->blocks);
@@ -137,7 +139,7 @@ static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) 
   test_rig_operand(rig, MK_SLOT_ATTENTION_v, t->qkv, 0, 1, (heads + KV_HEADS + head) * tiles, tiles);
   test_rig_operand(rig, MK_SLOT_ATTENTION_kv, t->kv, split, 1, head, 1);
   test_rig_whole(rig, MK_SLOT_ATTENTION_table, t->table);
-  test_rig_operand(rig, MK_SLOT_ATTENTION_out, t->parts, split, 1, head * t->group, t->group);
+  test_rig_operand(rig, MK_SLOT_ATTENTION_out, t->parts, split, 1, head * t->group * t->spans, t->group * t->spans);
   rig->instruction->params[MK_PARAM_ATTENTION_scale] = mk_float_param(1 / sqrtf((float)t->head_dim));
   rig->instruction->params[MK_PARAM_ATTENTION_splits] = t->splits;
   rig->instruction->params[MK_PARAM_ATTENTION_group] = t->group;
@@ -211,39 +213,36 @@ static void add(part *sum, const part *other) {
   sum->m = m;
 }
 
-/* The part of one query head over the split's tokens: parts of 32 make pieces of 256; of all spans the first pieces are
- * added up, the second ones and so on, and these sums as a tree. */
-static part reference(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
-  part classes[4] = {{.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}};
-  for (uint32_t span = split; span * t->span <= position; span += t->splits) {
-    for (uint32_t piece = span * t->span; piece < (span + 1) * t->span && piece <= position; piece += 256) {
-      part sum = {.total = 0};
-      for (uint32_t first = piece; first < piece + 256 && first <= position; first += 32) {
-        const uint32_t end = first + 32 <= position ? first + 32 : position + 1;
-        if (sees(t, position, end - 1)) {
-          part one = block_part(t, head, query, first, end, position);
-          add(&sum, &one);
-        }
+/* The part of one query head over the span's tokens: parts of 32 make pieces of 256, and these are added as a tree. */
+static part reference(const attention *t, uint32_t head, uint32_t query, uint32_t span, uint32_t position) {
+  part pieces[4] = {{.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}, {.m = -INFINITY}};
+  for (uint32_t piece = span * t->span; piece < (span + 1) * t->span && piece <= position; piece += 256) {
+    part sum = {.total = 0};
+    for (uint32_t first = piece; first < piece + 256 && first <= position; first += 32) {
+      const uint32_t end = first + 32 <= position ? first + 32 : position + 1;
+      if (sees(t, position, end - 1)) {
+        part one = block_part(t, head, query, first, end, position);
+        add(&sum, &one);
       }
-      if (sum.total != 0) {
-        add(&classes[(piece - span * t->span) / 256], &sum);
-      }
+    }
+    if (sum.total != 0) {
+      add(&pieces[(piece - span * t->span) / 256], &sum);
     }
   }
   for (uint32_t i = 0; i < 4; i += 2) {
-    if (classes[i + 1].total != 0) {
-      add(&classes[i], &classes[i + 1]);
+    if (pieces[i + 1].total != 0) {
+      add(&pieces[i], &pieces[i + 1]);
     }
   }
-  if (classes[2].total != 0) {
-    add(&classes[0], &classes[2]);
+  if (pieces[2].total != 0) {
+    add(&pieces[0], &pieces[2]);
   }
-  return classes[0];
+  return pieces[0];
 }
 
-/* The weighted mean of V over the split's tokens, and the logarithm of all weights in base 2, in double precision,
+/* The weighted mean of V over the span's tokens, and the logarithm of all weights in base 2, in double precision,
  * without rounding. */
-static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position, double *want) {
+static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t span, uint32_t position, double *want) {
   static double scores[CONTEXT];
   const double *q = t->rig.values[t->qkv] + (size_t)(head * t->group + query) * t->head_dim;
   double max = -INFINITY, total = 0;
@@ -253,12 +252,12 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
       double rounded_q = (double)rounded((float)q[d] * (1 / sqrtf((float)t->head_dim) * 1.44269504f));
       scores[token] += rounded_q * (double)cached_value(t, head, 0, token, d) * log(2);
     }
-    const bool counts = token / t->span % t->splits == split && sees(t, position, token);
+    const bool counts = token / t->span == span && sees(t, position, token);
     max = counts && scores[token] > max ? scores[token] : max;
   }
   memset(want, 0, t->head_dim * sizeof *want);
   for (uint32_t token = 0; token <= position; token++) {
-    double p = token / t->span % t->splits == split && sees(t, position, token) ? exp(scores[token] - max) : 0;
+    double p = token / t->span == span && sees(t, position, token) ? exp(scores[token] - max) : 0;
     if (p == 0) {
       continue; /* V may be no number there */
     }
@@ -273,23 +272,28 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
   want[t->head_dim] = max / log(2) + log2(total);
 }
 
-static void expect_part(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
-  uint32_t hd = t->head_dim, first = (head * t->group + query) * (hd + 2);
-  part want = reference(t, head, query, split, position);
+/* The first column of the part of a query head and span. */
+static uint32_t part_at(const attention *t, uint32_t head, uint32_t query, uint32_t span) {
+  return ((head * t->group + query) * t->spans + span / t->splits) * (t->head_dim + 2);
+}
+
+static void expect_part(const attention *t, uint32_t head, uint32_t query, uint32_t span, uint32_t position) {
+  uint32_t hd = t->head_dim, first = part_at(t, head, query, span), split = span % t->splits;
+  part want = reference(t, head, query, span, position);
   double close[MK_MAX_HEAD_DIM + 1], got[MK_MAX_HEAD_DIM + 1];
   for (uint32_t i = 0; i < hd + 2; i++) {
     float value = (float)test_rig_read(&t->rig, t->parts, split, first + i);
     float wanted = i < hd ? want.sum[i] : i == hd ? want.m : want.total;
-    cr_assert_eq(mk_float_param(value), mk_float_param(wanted), "position %u, split %u, query %u: [%u] is %a, not %a",
-                 position, split, query, i, (double)value, (double)wanted);
+    cr_assert_eq(mk_float_param(value), mk_float_param(wanted), "position %u, span %u, query %u: [%u] is %a, not %a",
+                 position, span, query, i, (double)value, (double)wanted);
     if (i < hd) {
       got[i] = (double)(value / want.total);
     }
   }
-  if (want.total == 0) { /* no token of the split is seen, as the bits have shown */
+  if (want.total == 0) { /* no token of the span is seen, as the bits have shown */
     return;
   }
-  exact(t, head, query, split, position, close);
+  exact(t, head, query, span, position, close);
   test_expect_close("attention: mean of v", got, close, hd, 4e-3); /* p has eight bits: 2^-8 */
   got[hd] = (double)want.m + log2((double)want.total);
   cr_assert_lt(fabs(got[hd] - close[hd]), 6e-3 + 1e-5 * fabs(close[hd]), "weights at %u: 2^%g, not 2^%g", position,
@@ -356,14 +360,15 @@ static void run(attention *t, uint32_t head, uint32_t split, uint32_t position) 
   cr_assert_eq(rig->rows_used[MK_SLOT_ATTENTION_q], 1);
   expect_cache(t, before, head, position, position / t->span % t->splits == split);
   mk_free(before);
-  uint32_t width = t->head_dim + 2;
   for (uint32_t query = 0; query < t->group; query++) {
-    uint32_t first = (head * t->group + query) * width;
-    if (idle) {
-      cr_assert_neq(*test_rig_word(rig, t->parts, split, first) >> 32, rig->publish, "an idle split wrote");
-      continue;
+    for (uint32_t span = split; span < t->spans * t->splits; span += t->splits) {
+      if (span <= position / t->span) {
+        expect_part(t, head, query, span, position);
+      } else {
+        cr_assert_neq(*test_rig_word(rig, t->parts, split, part_at(t, head, query, span)) >> 32, rig->publish,
+                      "a span beyond the position was written");
+      }
     }
-    expect_part(t, head, query, split, position);
   }
 }
 
@@ -540,7 +545,7 @@ Test(attention, not_a_number_is_not_hidden_in_fp8) {
   aim(&t, 0, 0, 600);
   test_rig_expect_done(&t.rig);
   for (uint32_t i = 0; i < 66; i++) {
-    cr_assert_eq(isnan(test_rig_read(&t.rig, t.parts, 0, i)), i == 5, "element %u", i);
+    cr_assert_eq(isnan(test_rig_read(&t.rig, t.parts, 0, part_at(&t, 0, 0, 600 / SPAN) + i)), i == 5, "element %u", i);
   }
   test_rig_stop(&t.rig);
 }

@@ -1,4 +1,4 @@
-/* COMBINE against double precision; splits that are not in use are neither waited for nor read. */
+/* COMBINE against double precision; spans that are not in use are neither waited for nor read. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -10,58 +10,89 @@ enum { SPAN = 256, HEADS = 6 };
 typedef struct combine {
   test_rig rig;
   uint16_t parts, out;
-  uint32_t head_dim, first, count;
+  uint32_t head_dim, first, count, splits, spans;
 } combine;
 
-static void set_up(combine *t, uint32_t head_dim, uint32_t splits, uint32_t first, uint32_t count) {
-  test_rig *rig = &t->rig;
-  test_rig_start(rig, MK_OP_COMBINE, head_dim + splits * 7 + count);
-  t->head_dim = head_dim, t->first = first, t->count = count;
-  t->parts = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, HEADS * (head_dim + 2), head_dim + 2);
-  t->out = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_STAMPED, 1, HEADS * head_dim, 16);
-  test_rig_fill(rig, t->parts, 4);
-  for (uint32_t split = 0; split < splits; split++) {
-    for (uint32_t head = 0; head < HEADS; head++) {
-      uint32_t at = head * (head_dim + 2) + head_dim;
-      test_rig_set(rig, t->parts, split, at, roundf(20 * test_random_float(&rig->seed)));
-      test_rig_set(rig, t->parts, split, at + 1, 1 + 250 * fabsf(test_random_float(&rig->seed)));
-    }
-  }
-  test_rig_operand(rig, MK_SLOT_COMBINE_parts, t->parts, 0, splits, first, count);
-  test_rig_operand(rig, MK_SLOT_COMBINE_out, t->out, 0, 1, first * head_dim / 16, count * head_dim / 16);
-  rig->instruction->params[MK_PARAM_COMBINE_span] = SPAN;
+/* Row and column of element d of a span's part. */
+static uint32_t row_of(const combine *t, uint32_t span) { return span % t->splits; }
+static uint32_t col_of(const combine *t, uint32_t head, uint32_t span, uint32_t d) {
+  return (head * t->spans + span / t->splits) * (t->head_dim + 2) + d;
 }
 
-static void run(combine *t, uint32_t position) {
+static void set_up_spans(combine *t, uint32_t head_dim, uint32_t splits, uint32_t spans, uint32_t first,
+                         uint32_t count) {
   test_rig *rig = &t->rig;
-  uint32_t splits = rig->program->buffers[t->parts].rows, in_use = position / SPAN + 1, stride = t->head_dim + 2;
-  in_use = in_use < splits ? in_use : splits;
-  rig->state.rows[0].position = position;
-  for (uint32_t split = in_use; split < splits; split++) {
-    *test_rig_word(rig, t->parts, split, t->first * stride + 3) = 0; /* stale, as an idle split leaves it */
+  test_rig_start(rig, MK_OP_COMBINE, head_dim + splits * 7 + count);
+  t->head_dim = head_dim, t->first = first, t->count = count, t->splits = splits, t->spans = spans;
+  t->parts = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, HEADS * spans * (head_dim + 2), head_dim + 2);
+  t->out = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_STAMPED, 1, HEADS * head_dim, 16);
+  test_rig_fill(rig, t->parts, 4);
+  for (uint32_t span = 0; span < splits * spans; span++) {
+    for (uint32_t head = 0; head < HEADS; head++) {
+      const uint32_t row = row_of(t, span), at = col_of(t, head, span, head_dim);
+      test_rig_set(rig, t->parts, row, at, roundf(20 * test_random_float(&rig->seed)));
+      test_rig_set(rig, t->parts, row, at + 1, 1 + 250 * fabsf(test_random_float(&rig->seed)));
+    }
   }
-  test_rig_expect_waits(rig, in_use);
+  test_rig_operand(rig, MK_SLOT_COMBINE_parts, t->parts, 0, splits, first * spans, count * spans);
+  test_rig_operand(rig, MK_SLOT_COMBINE_out, t->out, 0, 1, first * head_dim / 16, count * head_dim / 16);
+  rig->instruction->params[MK_PARAM_COMBINE_span] = SPAN;
+  rig->instruction->params[MK_PARAM_COMBINE_spans] = spans;
+}
+
+static void set_up(combine *t, uint32_t head_dim, uint32_t splits, uint32_t first, uint32_t count) {
+  set_up_spans(t, head_dim, splits, 1, first, count);
+}
+
+/* It waits for the parts of each span in use. */
+static void expect_waits(combine *t, uint32_t in_use) {
+  for (uint32_t span = 0; span < in_use; span++) {
+    const uint32_t head = t->first + test_random_below(&t->rig.seed, t->count);
+    const uint32_t col = col_of(t, head, span, test_random_below(&t->rig.seed, t->head_dim + 2));
+    uint64_t *word = test_rig_word(&t->rig, t->parts, row_of(t, span), col), good = *word;
+    *word = (uint64_t)(t->rig.generation - 1) << 32 | (uint32_t)good;
+    cr_assert_eq(test_rig_run(&t->rig), MK_REFERENCE_WAIT, "span %u of %u is late", span, in_use);
+    *word = good;
+  }
+}
+
+/* Runs it, and looks at columns [from, end) of each head. */
+static void run_columns(combine *t, uint32_t position, uint32_t from, uint32_t end) {
+  test_rig *rig = &t->rig;
+  uint32_t most = t->splits * t->spans, in_use = position / SPAN + 1;
+  in_use = in_use < most ? in_use : most;
+  rig->state.rows[0].position = position;
+  for (uint32_t span = in_use; span < most; span++) {
+    *test_rig_word(rig, t->parts, row_of(t, span), col_of(t, t->first, span, 3)) = 0; /* stale: nobody wrote it */
+  }
+  if (t->spans == 1) {
+    test_rig_expect_waits(rig, in_use);
+  }
+  expect_waits(t, in_use);
   test_rig_expect_done(rig);
-  cr_assert_eq(rig->rows_used[MK_SLOT_COMBINE_parts], in_use);
+  cr_assert_eq(rig->rows_used[MK_SLOT_COMBINE_parts], in_use < t->splits ? in_use : t->splits);
   for (uint32_t head = t->first; head < t->first + t->count; head++) {
     double max = -INFINITY, total = 0, want[MK_MAX_HEAD_DIM] = {0}, got[MK_MAX_HEAD_DIM];
-    for (uint32_t split = 0; split < in_use; split++) {
-      max = fmax(max, test_rig_value(rig, t->parts, split, head * stride + t->head_dim));
+    for (uint32_t span = 0; span < in_use; span++) {
+      max = fmax(max, test_rig_value(rig, t->parts, row_of(t, span), col_of(t, head, span, t->head_dim)));
     }
-    for (uint32_t split = 0; split < in_use; split++) {
-      double factor = exp2(test_rig_value(rig, t->parts, split, head * stride + t->head_dim) - max);
-      total += factor * test_rig_value(rig, t->parts, split, head * stride + t->head_dim + 1);
+    for (uint32_t span = 0; span < in_use; span++) {
+      const uint32_t row = row_of(t, span);
+      double factor = exp2(test_rig_value(rig, t->parts, row, col_of(t, head, span, t->head_dim)) - max);
+      total += factor * test_rig_value(rig, t->parts, row, col_of(t, head, span, t->head_dim + 1));
       for (uint32_t d = 0; d < t->head_dim; d++) {
-        want[d] += factor * test_rig_value(rig, t->parts, split, head * stride + d);
+        want[d] += factor * test_rig_value(rig, t->parts, row, col_of(t, head, span, d));
       }
     }
-    for (uint32_t d = 0; d < t->head_dim; d++) {
+    for (uint32_t d = from; d < end; d++) {
       want[d] /= total;
       got[d] = test_rig_read(rig, t->out, 0, head * t->head_dim + d);
     }
-    test_expect_bf16("combine", got, want, t->head_dim, 1e-5);
+    test_expect_bf16("combine", got + from, want + from, end - from, 1e-5);
   }
 }
+
+static void run(combine *t, uint32_t position) { run_columns(t, position, 0, t->head_dim); }
 
 Test(combine, equals_double_precision) {
   static const uint32_t positions[] = {0, 255, 256, 511, 512, 767, 768, 5000};
@@ -73,6 +104,23 @@ Test(combine, equals_double_precision) {
         run(&t, positions[p]);
         test_rig_stop(&t.rig);
       }
+    }
+  }
+}
+
+/* Spans of a split lie beside one another; and of one head some columns are made. */
+Test(combine, several_spans_of_a_split) {
+  static const uint32_t positions[] = {0, 767, 768, 1023, 1024, 3071, 3072, 5000};
+  for (uint32_t splits = 1; splits <= 4; splits++) {
+    for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+      combine t;
+      set_up_spans(&t, 64, splits, 5, 1, 3);
+      run(&t, positions[p]);
+      test_rig_stop(&t.rig);
+      set_up_spans(&t, 128, splits, 5, 2, 1);
+      test_rig_operand(&t.rig, MK_SLOT_COMBINE_out, t.out, 0, 1, 2 * 128 / 16 + 2, 4);
+      run_columns(&t, positions[p], 32, 96);
+      test_rig_stop(&t.rig);
     }
   }
 }

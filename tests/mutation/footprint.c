@@ -87,15 +87,17 @@ static bool touches_QKV(const view *v) {
 static bool touches_ATTENTION(const view *v) {
   const mk_buffer *kv = buffer_of(v, MK_SLOT_ATTENTION_kv);
   const rectangle *at = &v->at[MK_SLOT_ATTENTION_kv], *table = &v->at[MK_SLOT_ATTENTION_table];
-  uint32_t group = v->in->params[MK_PARAM_ATTENTION_group], out = group * (kv->head_dim + 2u);
+  uint32_t group = v->in->params[MK_PARAM_ATTENTION_group], parts = v->in->operands[MK_SLOT_ATTENTION_out].cols;
+  uint32_t out = parts * (kv->head_dim + 2u), last = v->program->ranges.position.high / kv->span_tokens;
   uint32_t head = v->in->params[MK_PARAM_ATTENTION_eps] != 0 ? kv->head_dim / 16u * 18u : kv->head_dim;
   return at->end_row - at->row == 1 && at->end_col - at->col == 1 &&
          whole_width(v, MK_SLOT_ATTENTION_q, v->at[MK_SLOT_ATTENTION_q].col, group * head) &&
          whole_width(v, MK_SLOT_ATTENTION_k, v->at[MK_SLOT_ATTENTION_k].col, head) &&
          whole_width(v, MK_SLOT_ATTENTION_v, v->at[MK_SLOT_ATTENTION_v].col, head) &&
          table->end_row - table->row == 1 && table->col == 0 &&
-         table->end_col > v->program->ranges.position.high / kv->block_tokens &&
-         v->at[MK_SLOT_ATTENTION_out].row == at->row && whole_width(v, MK_SLOT_ATTENTION_out, at->col * out, out);
+         table->end_col > v->program->ranges.position.high / kv->block_tokens && group != 0 && parts % group == 0 &&
+         parts / group > last / kv->rows && v->at[MK_SLOT_ATTENTION_out].row == at->row &&
+         whole_width(v, MK_SLOT_ATTENTION_out, at->col * out, out);
 }
 
 /* A head of a cache that has all tokens, and a table of them. */
@@ -157,9 +159,16 @@ static bool touches_NORM_HEADS(const view *v) {
 
 static bool touches_COMBINE(const view *v) {
   const mk_operand *parts = &v->in->operands[MK_SLOT_COMBINE_parts];
-  uint32_t head_dim = buffer_of(v, MK_SLOT_COMBINE_parts)->tile_cols - 2;
-  return all_rows(v, MK_SLOT_COMBINE_parts) &&
-         whole_width(v, MK_SLOT_COMBINE_out, parts->col * head_dim, parts->cols * head_dim);
+  uint32_t head_dim = buffer_of(v, MK_SLOT_COMBINE_parts)->tile_cols - 2, spans = v->in->params[MK_PARAM_COMBINE_spans];
+  if (!all_rows(v, MK_SLOT_COMBINE_parts) || spans == 0 || parts->col % spans != 0 || parts->cols % spans != 0) {
+    return false;
+  }
+  uint32_t first = parts->col / spans * head_dim, cols = parts->cols / spans * head_dim;
+  const rectangle *out = &v->at[MK_SLOT_COMBINE_out];
+  uint32_t count = out->end_col - out->col;
+  bool some =
+      cols == head_dim && out->col % 32 == 0 && count % 32 == 0 && out->col >= first && out->end_col <= first + cols;
+  return some ? whole_width(v, MK_SLOT_COMBINE_out, out->col, count) : whole_width(v, MK_SLOT_COMBINE_out, first, cols);
 }
 
 static bool touches_LINEAR_ADD(const view *v) {

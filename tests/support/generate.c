@@ -202,9 +202,12 @@ static void stage_parts(generator *g, vector x) {
   stage_add(g, NULL, &parts, 0);
 }
 
+/* How many spans a split has at the last position. */
+static uint32_t spans_of(const generator *g, uint32_t splits) { return (g->context - 1) / g->span / splits + 1; }
+
 static vector new_splits(generator *g, uint32_t splits) {
   return (vector){.buffer = test_add_value(g, "splits", MK_DTYPE_F32, MK_STORE_STAMPED, splits,
-                                           g->heads * (HEAD_DIM + 2), HEAD_DIM + 2),
+                                           g->heads * spans_of(g, splits) * (HEAD_DIM + 2), HEAD_DIM + 2),
                   .hint = test_new_hint(g)};
 }
 
@@ -212,13 +215,15 @@ static vector push_combine(generator *g, vector parts, uint32_t span) {
   chunk chunks[MAX_TILES];
   vector out = new_vector(g, g->heads * HEAD_DIM, true);
   uint32_t count = deal(g, g->heads, 1, g->stateful, 0, chunks),
-           rows = mk_buffer_grid_rows(&g->p->buffers[parts.buffer]);
+           rows = mk_buffer_grid_rows(&g->p->buffers[parts.buffer]), spans = spans_of(g, rows);
   for (uint32_t i = 0; i < count; i++) {
     mk_instruction *in = test_push(g, chunks[i].sm, MK_OP_COMBINE);
-    in->operands[MK_SLOT_COMBINE_parts] = test_tiles(parts.buffer, 0, rows, chunks[i].first, chunks[i].count);
+    in->operands[MK_SLOT_COMBINE_parts] =
+        test_tiles(parts.buffer, 0, rows, chunks[i].first * spans, chunks[i].count * spans);
     in->operands[MK_SLOT_COMBINE_out] =
         test_tiles(out.buffer, 0, 1, chunks[i].first * HEAD_TILES, chunks[i].count * HEAD_TILES);
     in->params[MK_PARAM_COMBINE_span] = span;
+    in->params[MK_PARAM_COMBINE_spans] = spans;
     test_hint_signal(g, in, out.hint);
     test_hint_wait(g, in, parts.hint);
   }
@@ -250,6 +255,7 @@ static void stage_attention(generator *g) {
   qkv = norms == 1 ? push_norm_heads(g, qkv) : qkv;
   vector parts = new_splits(g, splits);
   const uint16_t kv = test_add_cache(g, splits);
+  const uint32_t spans = spans_of(g, splits);
   for (uint32_t i = 0; i < splits * g->kv_heads; i++) {
     uint32_t head = i % g->kv_heads, split = i / g->kv_heads;
     mk_instruction *in = test_push(g, test_below(g, g->stateful), MK_OP_ATTENTION);
@@ -259,7 +265,7 @@ static void stage_attention(generator *g) {
         test_tiles(qkv.buffer, 0, 1, q_tiles + (g->kv_heads + head) * HEAD_TILES, HEAD_TILES);
     in->operands[MK_SLOT_ATTENTION_kv] = test_tiles(kv, split, 1, head, 1);
     in->operands[MK_SLOT_ATTENTION_table] = test_whole(g, g->table);
-    in->operands[MK_SLOT_ATTENTION_out] = test_tiles(parts.buffer, split, 1, head * group, group);
+    in->operands[MK_SLOT_ATTENTION_out] = test_tiles(parts.buffer, split, 1, head * group * spans, group * spans);
     in->params[MK_PARAM_ATTENTION_scale] = mk_float_param(0.125f);
     in->params[MK_PARAM_ATTENTION_splits] = splits;
     in->params[MK_PARAM_ATTENTION_group] = group;
@@ -276,13 +282,14 @@ static void stage_attention(generator *g) {
 static vector push_products(generator *g, uint32_t first) {
   uint32_t splits = 1 + test_below(g, 3);
   vector x = test_any_vector(g), parts = new_splits(g, splits);
-  uint16_t weight = test_add_weight(g, g->heads * (HEAD_DIM + 2), width_of(g, x.buffer));
+  const uint32_t tiles = g->heads * spans_of(g, splits);
+  uint16_t weight = test_add_weight(g, tiles * (HEAD_DIM + 2), width_of(g, x.buffer));
   for (uint32_t split = splits; split-- != 0;) {
     uint32_t from = split == 0 ? first : 0;
     mk_instruction *in = test_push(g, from + test_below(g, g->sms - from), MK_OP_LINEAR_PART);
     in->operands[MK_SLOT_LINEAR_PART_x] = test_whole(g, x.buffer);
     in->operands[MK_SLOT_LINEAR_PART_weight] = test_whole(g, weight);
-    in->operands[MK_SLOT_LINEAR_PART_out] = test_tiles(parts.buffer, split, 1, 0, g->heads);
+    in->operands[MK_SLOT_LINEAR_PART_out] = test_tiles(parts.buffer, split, 1, 0, tiles);
     test_hint_signal(g, in, parts.hint);
     test_hint_wait(g, in, x.hint);
   }

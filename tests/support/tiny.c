@@ -179,6 +179,7 @@ mk_instruction *test_tiny_combine(test_tiny *tiny, uint32_t sm, uint16_t parts, 
   in->operands[MK_SLOT_COMBINE_parts] = whole(tiny, parts);
   in->operands[MK_SLOT_COMBINE_out] = whole(tiny, out);
   in->params[MK_PARAM_COMBINE_span] = TINY_SPAN;
+  in->params[MK_PARAM_COMBINE_spans] = 1;
   return in;
 }
 

@@ -49,5 +49,5 @@ void mk_fused_free(mk_fused *fused) {
 bool mk_fused_is_elsewhere(const mk_fused *fused, uint32_t index, const mk_step_state *state) {
   const mk_instruction *in = &fused->program->instructions[index];
   return fused->on && state != NULL && may_be_elsewhere(fused, index) &&
-         (state->rows[0].position < in->params[MK_PARAM_COMBINE_span] || in->operands[MK_SLOT_COMBINE_parts].rows == 1);
+         state->rows[0].position < in->params[MK_PARAM_COMBINE_span];
 }

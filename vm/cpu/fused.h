@@ -1,6 +1,6 @@
-/* Of the race detector: what is marked as fused and may be done on another SM (rule 5 of vm/program/program.h). In a run
- * in which it is, the instruction that makes all of it writes it, at its time. Of programs of one row alone: with several
- * each line has another maker.
+/* Of the race detector: what is marked as fused and may be done on another SM (rule 5 of vm/program/program.h). In a
+ * run in which it is, the instruction that makes all of it writes it, at its time. Of programs of one row alone: with
+ * several each line has another maker.
  *
  * A mk_fused owns its lists; the program must outlive it. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_CPU_FUSED_H

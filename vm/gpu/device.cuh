@@ -73,8 +73,8 @@ struct alignas(16) track_end {  // where a role's next note goes
 // recorded, come after them.
 enum { DISTANCES_AT = MK_GPU_RECORDS ? MK_TRACE_ROLES : 0, DISTANCES = MK_GPU_MOST_RANKS * 8 / sizeof(track_end) };
 
-// Storers of other families' kernels, and with one row of several ranks that are recorded, keep their position in shared
-// memory.
+// Storers of other families' kernels, and with one row of several ranks that are recorded, keep their position in
+// shared memory.
 enum : bool { STORERS_PUT_DOWN = MK_GPU_FAMILIES || (MK_GPU_RANKS && MK_GPU_RECORDS && !MK_GPU_ROWS && !MK_GPU_WIDE) };
 
 struct shared_words {  // after the barriers

@@ -58,7 +58,7 @@ enum {
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_OWN_BARRIERS = 1, /* barriers for sampling alone; what stands after all barriers is aligned to 16 bytes */
 
-  MK_GPU_KEPT_UNIT_FLOATS = 8, /* two sums of two neighbouring output values, kept between rounds of attention */
+  MK_GPU_KEPT_UNIT_FLOATS = 4, /* sums of two neighbouring output values, kept between rounds of attention */
 
   /* For the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
@@ -99,6 +99,7 @@ typedef struct mk_gpu_buffer {
   uint8_t store, dtype; /* mk_store, mk_dtype */
   union {
     uint16_t head_dim;  /* BLOCKS; with several rows also of what COMBINE writes, which comes line by line */
+    uint16_t spans;     /* of ATTENTION's parts: of a split, each with a part of its own */
     uint16_t box_tiles; /* TILES, in wide steps of several sequences: the row tiles of a copy by its tensor map */
   };
   union {

@@ -67,8 +67,8 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
 }
 
 // When a wait begins, and where its note goes: the place is taken before the wait, so that only a store is left after
-// it. With the opcodes of sampling, in wide steps and with several ranks there are no registers for that; there only the
-// time is kept, in shared memory.
+// it. With the opcodes of sampling, in wide steps and with several ranks there are no registers for that; there only
+// the time is kept, in shared memory.
 enum : bool { STARTS_ARE_SHARED = MK_GPU_WIDE || MK_GPU_SAMPLES || MK_GPU_RANKS };
 
 struct wait_start {
@@ -168,8 +168,8 @@ static __device__ __noinline__ void write_clock(uint64_t *beacon) {
 }
 
 // The clocks of several ranks: block 0 of each other rank asks that of rank 0 for its time, again and again, and keeps
-// what came back after the shortest time (mk_gpu_clock_offset). Of rank 0 a lane answers each of them. Whoever hears nothing
-// gives up long before others are missed.
+// what came back after the shortest time (mk_gpu_clock_offset). Of rank 0 a lane answers each of them. Whoever hears
+// nothing gives up long before others are missed.
 enum { EXCHANGE_ROUNDS = 32, EXCHANGE_LOOKS = 64, EXCHANGE_PATIENCE = 4 };  // looks from one look at the time on
 
 __device__ inline mk_gpu_clock_words *clock_words_of(const mk_gpu_peers *peers, uint32_t rank) {

@@ -341,6 +341,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
       return mk_error(MK_ERR_FILE, "buffer %s has KV blocks of %u tokens; this machine attends over blocks of %d",
                       b->name, b->block_tokens, BLOCK_TOKENS);
     }
+    if (b->store == MK_STORE_BLOCKS && mk_program_rows(program) == 1 && b->span_tokens != MK_PIECE_TOKENS) {
+      return mk_error(MK_ERR_FILE, "buffer %s has spans of %u tokens; with one row this machine adds up spans of %d",
+                      b->name, b->span_tokens, MK_PIECE_TOKENS);
+    }
   }
   if (wide) {
     MK_TRY(mk_gpu_check_wide(program));

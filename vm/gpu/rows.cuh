@@ -129,9 +129,9 @@ struct value_view {
   }
 };
 
-// What COMBINE makes of the parts of some lines; where a line has one split in use, ATTENTION itself writes it.
+// What COMBINE makes of the parts of some lines; where a line has one span in use, ATTENTION itself writes it.
 __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
-  return value_view(combined_address(parts), parts.grid_cols * (parts.tile_cols - 2), generation);
+  return value_view(combined_address(parts), parts.grid_cols / parts.spans * (parts.tile_cols - 2), generation);
 }
 
 // The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). Gives the piece after `piece`,

@@ -107,8 +107,9 @@ static mk_status describe_instructions(const mk_gpu *gpu, mk_instruction_word *t
   return status;
 }
 
-/* Tells ATTENTION where to put what COMBINEs would make of its parts, where all COMBINEs of these are fused. */
-static void describe_fused(const mk_gpu *gpu, mk_gpu_buffer *buffers) {
+/* Tells ATTENTION how many parts a head has, and where to put what COMBINEs would make of these, where all COMBINEs of
+ * them are fused. */
+static void describe_parts(const mk_gpu *gpu, mk_gpu_buffer *buffers) {
   const mk_program *program = gpu->program;
   for (uint32_t fused = 2; fused-- != 0;) { /* those that are not have the last word */
     for (size_t i = 0; i < program->instruction_count; i++) {
@@ -116,6 +117,7 @@ static void describe_fused(const mk_gpu *gpu, mk_gpu_buffer *buffers) {
       if (mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_PARTS) >= 0 && (in->flags & MK_FUSED) == fused) {
         mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
                       *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];
+        parts->spans = (uint16_t)in->params[MK_PARAM_COMBINE_spans];
         parts->combined_low = fused == 0 ? 0 : (uint32_t)out->address;
         parts->combined_high = fused == 0 ? 0 : (uint32_t)(out->address >> 32);
         out->head_dim = gpu->rows > 1 && fused != 0 ? (uint16_t)(parts->tile_cols - 2) : out->head_dim;
@@ -134,7 +136,7 @@ mk_status mk_gpu_fill_tables(const mk_gpu *gpu, const mk_gpu_tables *plan, uint8
     memcpy(image + plan->queues + q * sizeof queue, &queue, sizeof queue);
   }
   describe_buffers(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
-  describe_fused(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
+  describe_parts(gpu, (mk_gpu_buffer *)(void *)(image + plan->buffers));
   MK_TRY(mk_gpu_encode_maps(gpu, image + plan->maps));
   for (size_t c = 0; c < program->counter_count; c++) {
     bool release = program->counters[c].kind == MK_COUNTER_RELEASE;

@@ -2,7 +2,10 @@
  * shape.h. */
 #include "vm/verify/shape.h"
 
-enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
+enum {
+  MAX_SPAN = 1024,   /* scores of one span that a machine holds */
+  COMBINE_COLS = 32, /* of a head, that a warp has */
+};
 
 /* Of an opcode with a cache. */
 static mk_status check_block_table(mk_shape *s) {
@@ -59,6 +62,24 @@ static mk_status check_pieces(mk_shape *s) {
                          MK_PIECE_TOKENS);
 }
 
+/* out: of each query head a part for each span of the split, as many as the last position needs. */
+static mk_status expect_parts(mk_shape *s, uint32_t group) {
+  const mk_buffer *kv = mk_shape_buffer(s, MK_SLOT_ATTENTION_kv), *parts = mk_shape_buffer(s, MK_SLOT_ATTENTION_out);
+  const mk_operand *out = &s->in->operands[MK_SLOT_ATTENTION_out];
+  const uint32_t spans = out->cols / group;
+  const uint32_t needed = s->v->program->ranges.position.high / kv->span_tokens / kv->rows + 1;
+  if (spans < needed) {
+    return mk_reject(s->v, "S10", s->index,
+                     "out: %u parts of %u query heads; position %u needs %u of each, of spans of %u tokens, with %u "
+                     "splits",
+                     out->cols, group, s->v->program->ranges.position.high, needed, kv->span_tokens, kv->rows);
+  }
+  MK_TRY(mk_expect(s, MK_SLOT_ATTENTION_out, "number of tiles modulo the query heads", out->cols % group, 0));
+  MK_TRY(mk_expect(s, MK_SLOT_ATTENTION_out, "first tile", out->col,
+                   (uint64_t)s->in->operands[MK_SLOT_ATTENTION_kv].col * out->cols));
+  return mk_expect_lines(s, MK_SLOT_ATTENTION_out, 1, out->col * parts->tile_cols, out->cols * parts->tile_cols);
+}
+
 mk_status mk_shape_ATTENTION(mk_shape *s) {
   const mk_buffer *kv = mk_shape_buffer(s, MK_SLOT_ATTENTION_kv), *parts = mk_shape_buffer(s, MK_SLOT_ATTENTION_out);
   const mk_extent *at = &s->extents[MK_SLOT_ATTENTION_kv];
@@ -94,8 +115,8 @@ mk_status mk_shape_ATTENTION(mk_shape *s) {
   }
   MK_TRY(mk_expect(s, MK_SLOT_ATTENTION_out, "number of rows in the buffer", parts->rows, (uint64_t)kv->rows * lines));
   MK_TRY(mk_expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, (uint64_t)at->row * lines));
-  MK_TRY(mk_expect_lines(s, MK_SLOT_ATTENTION_out, 1, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
-  return check_block_table(s);
+  MK_TRY(check_block_table(s));
+  return expect_parts(s, group);
 }
 
 /* One head of a cache that is not split: where any token of any slot may be. */
@@ -141,9 +162,12 @@ mk_status mk_shape_ATTEND(mk_shape *s) {
 
 mk_status mk_shape_COMBINE(mk_shape *s) {
   const mk_buffer *parts = mk_shape_buffer(s, MK_SLOT_COMBINE_parts);
-  const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts];
-  uint32_t head_dim = parts->tile_cols - 2u, heads = s->in->operands[MK_SLOT_COMBINE_parts].cols;
+  const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts], *out = &s->extents[MK_SLOT_COMBINE_out];
+  const mk_operand *heads = &s->in->operands[MK_SLOT_COMBINE_parts];
+  const uint32_t head_dim = parts->tile_cols - 2u, spans = s->in->params[MK_PARAM_COMBINE_spans];
   MK_TRY(mk_expect_param(s, MK_PARAM_COMBINE_span, s->in->params[MK_PARAM_COMBINE_span] != 0, "it must be above 0"));
+  MK_TRY(mk_expect_param(s, MK_PARAM_COMBINE_spans, spans != 0 && heads->col % spans == 0 && heads->cols % spans == 0,
+                         "parts must have so many of each head"));
   if (parts->tile_rows != mk_program_rows(s->v->program) || !mk_head_dim_exists(head_dim) ||
       parts->cols % parts->tile_cols != 0) {
     return mk_reject(s->v, "S10", s->index,
@@ -152,6 +176,10 @@ mk_status mk_shape_COMBINE(mk_shape *s) {
   }
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
-  return mk_expect_line_tile(s, MK_SLOT_COMBINE_out, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim,
-                             heads * head_dim);
+  const uint32_t col = heads->col / spans * head_dim, cols = heads->cols / spans * head_dim;
+  /* With one row, of one head some of its columns, by COMBINE_COLS. */
+  const bool some = cols == head_dim && mk_program_rows(s->v->program) == 1 && out->col >= col &&
+                    out->col + out->cols <= col + cols && out->col % COMBINE_COLS == 0 && out->cols % COMBINE_COLS == 0;
+  return some ? mk_expect_line_tile(s, MK_SLOT_COMBINE_out, out->col, out->cols)
+              : mk_expect_line_tile(s, MK_SLOT_COMBINE_out, col, cols);
 }

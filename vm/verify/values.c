@@ -14,6 +14,21 @@ static const char *const meanings[MK_CONTENT_COUNT] = {
     "numbers", "gains",  "a block table", "a work list", "parts of attention",
     "logits",  "scores", "fronts",        "rounds",      "candidates"};
 
+/* Both mean the same spans of tokens by the parts. */
+static mk_status check_spans(mk_verifier *v, uint32_t reader, uint32_t writer) {
+  const mk_instruction *in = mk_at(v, reader), *from = mk_at(v, writer);
+  const uint32_t span = v->program->buffers[from->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens;
+  const uint32_t spans = from->operands[MK_SLOT_ATTENTION_out].cols / from->params[MK_PARAM_ATTENTION_group];
+  if (in->params[MK_PARAM_COMBINE_span] != span) {
+    return mk_reject(v, "S11", reader, "span is %u; the parts are those of %s, of spans of %u tokens",
+                     in->params[MK_PARAM_COMBINE_span], mk_place_of(v, writer).text, span);
+  }
+  return in->params[MK_PARAM_COMBINE_spans] == spans
+             ? MK_OK
+             : mk_reject(v, "S11", reader, "spans is %u; the parts are those of %s, which has %u of a head",
+                         in->params[MK_PARAM_COMBINE_spans], mk_place_of(v, writer).text, spans);
+}
+
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write) {
   const mk_instruction *in = mk_at(v, reader), *from = mk_at(v, write->instruction);
   mk_content have = mk_info(from)->operands[write->slot].content, want = mk_info(in)->operands[slot].content;
@@ -22,12 +37,7 @@ mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const 
                      mk_info(in)->operands[slot].name, meanings[want], v->program->buffers[write->key >> 32].name,
                      mk_place_of(v, write->instruction).text, meanings[have]);
   }
-  uint32_t span = v->program->buffers[from->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens;
-  if (want == MK_CONTENT_PARTS && in->params[MK_PARAM_COMBINE_span] != span) {
-    return mk_reject(v, "S11", reader, "span is %u; the parts are those of %s, of spans of %u tokens",
-                     in->params[MK_PARAM_COMBINE_span], mk_place_of(v, write->instruction).text, span);
-  }
-  return MK_OK;
+  return want == MK_CONTENT_PARTS ? check_spans(v, reader, write->instruction) : MK_OK;
 }
 
 /* Rule R05, of programs of several rows and those in which something is fused. Whoever writes parts may write what is
@@ -40,7 +50,8 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
     if (mk_opcode_reads(mk_info(in), MK_CONTENT_PARTS) >= 0) {
       uint32_t from = in->operands[MK_SLOT_COMBINE_parts].buffer, to = in->operands[MK_SLOT_COMBINE_out].buffer;
       const mk_buffer *parts = &p->buffers[from], *out = &p->buffers[to];
-      if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) || out->scope < parts->scope ||
+      const uint32_t heads = parts->cols / parts->tile_cols / in->params[MK_PARAM_COMBINE_spans];
+      if (out->cols != heads * (parts->tile_cols - 2u) || out->scope < parts->scope ||
           out->kind != MK_KIND_ACTIVATION || (partner[from] != 0 && partner[from] != to + 1) ||
           (partner[to] != 0 && partner[to] != from + 1)) {
         return mk_reject(

@@ -1,5 +1,5 @@
-/* The recorder over several ranks at the host's side, over a driver without a GPU: what the blocks of each rank leave in
- * its own memory becomes one trace on one clock. The kernel of these tests leaves notes by made-up clocks. */
+/* The recorder over several ranks at the host's side, over a driver without a GPU: what the blocks of each rank leave
+ * in its own memory becomes one trace on one clock. The kernel of these tests leaves notes by made-up clocks. */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -145,6 +145,7 @@ static void fill_queue(queue *q, uint32_t sm) {
     in = push(q, MK_OP_COMBINE, -1, C_ATTN);
     SET(in, at(PARTS, 0, 2, 0, 1), at(ATTN, 0, 1, 0, 4));
     in->params[0] = 256;
+    in->params[1] = 1;
   }
   in = push(q, MK_OP_LINEAR_PART, C_ATTN, C_SUMS);
   SET(in, at(ATTN, 0, 1, 2 * sm, 2), at(W_O, 0, 4, 2 * sm, 2), at(SUMS, sm, 1, 0, 4));
