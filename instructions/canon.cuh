@@ -35,6 +35,11 @@ __device__ inline float chain_squares(const float (&quad)[4]) {
   return chain_squares(square_of_pair(quad[0], quad[1]), square_of_pair(quad[2], quad[3]));
 }
 
+// The sum of eight squares that lie side by side.
+__device__ inline float sum_of_eight(const float (&q)[8]) {
+  return ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+}
+
 // Of a tile of sixteen elements, of which lanes p, p + 8 and so on have neighbouring ones, pair p.
 __device__ inline float tile_squares(float even, float odd) {
   return tile::sum_group<8>(square_of_pair(even, odd));  // pairs k and k + 4, k and k + 2, the last two

@@ -11,6 +11,7 @@
 
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
+#include "instructions/norm_add_element.cuh"
 #include "vm/gpu/strips.cuh"
 #include "vm/gpu/wide.cuh"
 
@@ -418,9 +419,10 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_instruct
 
 // The squares of the input, where it is normed.
 __device__ inline const mk_operand *squares_of(const mk_instruction_word &in) {
-  return in.opcode == only<&opcode_row::rotates> ? &in.parts[MK_PART_QKV_squares]
-         : in.opcode == only<&opcode_row::gates> ? &in.parts[MK_PART_GLU_squares]
-                                                 : nullptr;
+  const mk_operand *squares = in.opcode == only<&opcode_row::rotates> ? &in.parts[MK_PART_QKV_squares]
+                              : in.opcode == only<&opcode_row::gates> ? &in.parts[MK_PART_GLU_squares]
+                                                                      : nullptr;
+  return MK_GPU_FAMILIES && squares != nullptr && squares->rows == 0 ? nullptr : squares;
 }
 
 template <typename role>
@@ -501,27 +503,77 @@ __device__ __forceinline__ void consume_linear(wide_consumer &c) {
   consumers_signal(c, instruction_at_hand(c));
 }
 
-// Parts are added in order.
+// y = the parts of the warp's row tile, added in order.
+__device__ inline void add_parts(const wide_consumer &c, const mk_operand &parts, const warp_share &own,
+                                 tile::group_sums &y) {
+  const mk_gpu_buffer &b = c.d.buffer(parts);
+  const float *from = own_rows<float>(c, parts, own);
+  tile::zero(y);
+#pragma unroll 1
+  for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
+    tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+      if (line < own.lines.end) {
+        upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
+        lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));
+      }
+    });
+  }
+}
+
+// Of other families: ADD_NORMED, which has the operands of REDUCE_ADD, and squares (norm_add.c).
+static_assert(MK_PART_ADD_NORMED_parts == MK_PART_REDUCE_ADD_parts &&
+                  MK_PART_ADD_NORMED_residual_in == MK_PART_REDUCE_ADD_residual_in &&
+                  MK_PART_ADD_NORMED_out == MK_PART_REDUCE_ADD_out,
+              "one body adds both");
+static_assert(MK_PARAM_ADD_NORMED_eps == 0 && MK_PARAM_ADD_NORMED_width == 1, "where put_scales has them");
+static_assert(MK_PARAM_ADD_NORMED_width == MK_PARAM_NORM_ADD_width &&
+                  MK_PARAM_ADD_NORMED_biased == MK_PARAM_NORM_ADD_biased &&
+                  MK_WHOLE_ADD_NORMED_gain == MK_WHOLE_NORM_ADD_gain,
+              "norm_bias and norm_gain have one place to look");
+__device__ inline bool is_scaled(const mk_instruction_word &in) {
+  return MK_GPU_FAMILIES && in.opcode == only<&opcode_row::adds_scaled>;
+}
+
+// The scales of the sums of such an instruction, which then all warps have.
+__device__ inline void put_scales_of_sums(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines) {
+  if (few_lines(lines)) {
+    put_scales<FEW_THREADS>(c, in, in.parts[MK_PART_ADD_NORMED_squares]);
+  } else {
+    put_scales(c, in, in.parts[MK_PART_ADD_NORMED_squares]);
+  }
+  consumers_meet();
+}
+
+// y, the sums of the warp's row tile, becomes norm(y).
+__device__ inline void norm_sums(const mk_instruction_word &in, const warp_share &own, tile::group_sums &y) {
+  const uint32_t element = (in.parts[MK_PART_ADD_NORMED_parts].col + own.tile) * MK_TILE + tile::row_in_tile();
+  const float bias[2] = {norm_bias(in, element), norm_bias(in, element + 8)};
+  const float gain[2] = {norm_gain(in, element), norm_gain(in, element + 8)};
+  tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
+    float scale = wide_shared()->scales[line];
+    upper = __fmul_rn(__fmul_rn(__fadd_rn(upper, bias[0]), scale), gain[0]);
+    lower = __fmul_rn(__fmul_rn(__fadd_rn(lower, bias[1]), scale), gain[1]);
+  });
+}
+
 __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts], &out = in.parts[MK_PART_REDUCE_ADD_out];
   uint32_t lines = active_lines(c.d, out.row);
   consumers_wait(c, in);
+  if (is_scaled(in) && lines != 0) {
+    put_scales_of_sums(c, in, lines);
+  }
   if (lines != 0 && c.d.warp < parts.cols) {
-    const mk_gpu_buffer &b = c.d.buffer(parts);
     const warp_share own = {c.d.warp, {0, lines}};
-    const float *from = own_rows<float>(c, parts, own);
     tile::group_sums y;
-    tile::zero(y);
-#pragma unroll 1
-    for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
-      tile::each_line(y, own.lines, [&](uint32_t line, float &upper, float &lower) {
-        if (line < lines) {
-          upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
-          lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));
-        }
-      });
+    add_parts(c, parts, own, y);
+    if (is_scaled(in)) {
+      norm_sums(in, own, y);
     }
     finish_residual(c, in, MK_PART_REDUCE_ADD_residual_in, own, y);
+  }
+  if (is_scaled(in) && !has_flag(in, SLOT_SIGNALS_RELEASE)) {
+    consumers_meet();  // the next instruction may have scales of its own
   }
   consumers_signal(c, in);
 }

@@ -1,6 +1,8 @@
 /* NORM: what of norm(x) no product is needed for, over a chain of columns. x [n] bf16, or the row of the token; gain
- * [gains] bf16 (0: all of it), which may go on with biases; out [n] = bf16(x gain), zero beyond the gain's last column;
- * squares [1] fp32 = the sum of the squares of x in the order of docs/NUMERICS.md. */
+ * [gains] bf16 (0: all of it), which may go on with biases, or nothing; out [n] = bf16(x gain), zero beyond the gain's
+ * last column, or x; squares [1] fp32 = the sum of the squares of x in the order of docs/NUMERICS.md. */
+#include <string.h>
+
 #include "instructions/reference.h"
 
 mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instruction *instruction) {
@@ -16,7 +18,11 @@ mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instructio
   }
   for (uint32_t l = 0; l < machine->line_count; l++, x += out.cols) {
     const float sum = mk_chain_squares(x, from);
-    mk_scale_by_gain(x, from, out.cols, (const uint16_t *)(const void *)gain.memory + out.col, gains, 0);
+    if (gain.rows != 0) {
+      mk_scale_by_gain(x, from, out.cols, (const uint16_t *)(const void *)gain.memory + out.col, gains, 0);
+    } else {
+      memset(x + from, 0, (out.cols - from) * sizeof *x);
+    }
     mk_publish_floats(machine, &squares, machine->lines[l].line, 0, 1, &sum);
     mk_publish_floats(machine, &out, machine->lines[l].line, 0, out.cols, x);
   }

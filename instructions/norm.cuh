@@ -1,7 +1,7 @@
-// NORM on the device, of the kernel for wide steps: h = bf16(x times gain) of a unit's 128 columns, and the sum of
-// squares of x over them, which is a chain's; norm.c. A warp takes a line at a time, of which each lane has four
-// neighbouring elements. Waits: for nothing of other SMs; it comes after the instruction that wrote x on this SM.
-// Signals: the counter of h.
+// NORM on the device, of the kernel for wide steps: h = bf16(x times gain) of a unit's 128 columns, or x where there is
+// no gain, and the sum of squares of x over them, which is a chain's; norm.c. A warp takes a line at a time, of which
+// each lane has four neighbouring elements. Waits: for nothing of other SMs; it comes after the instruction that wrote
+// x on this SM. Signals: the counter of h.
 #pragma once
 #include "instructions/canon.cuh"
 #include "vm/gpu/wide.cuh"
@@ -26,6 +26,7 @@ __device__ inline uint2 first_of_four(const uint2 &pairs, uint32_t count) {
 __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
   enum { BATCH = LINES / 2 / MK_GPU_CONSUMER_WARPS };  // lines of a warp, that are fetched together
   enum { ROLLED = MK_GPU_SLOTS ? 1 : BATCH };
+  enum { ONES = 0x3f803f80 };  // for x as it is: two elements of bf16
   const mk_operand &x = in.parts[MK_PART_NORM_x], &out = in.parts[MK_PART_NORM_out],
                    &squares = in.parts[MK_PART_NORM_squares];
   const mk_gpu_buffer &b = c.d.buffer(x);
@@ -37,7 +38,12 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
   bool there = at < cols && lane * 4 < out.cols * c.d.buffer(out).tile_cols;
   uint2 gain = {0, 0};
   if (there) {
-    gain = tile::load_constant<uint2>(tile::global<const uint16_t>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at);
+    if (!MK_GPU_FAMILIES || whole_buffer(in, MK_WHOLE_NORM_gain).cols != 0) {
+      gain =
+          tile::load_constant<uint2>(tile::global<const uint16_t>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at);
+    } else {
+      gain = {ONES, ONES};
+    }
     if (MK_GPU_FAMILIES && param(in, MK_PARAM_NORM_gains) != 0) {
       gain = first_of_four(gain, param(in, MK_PARAM_NORM_gains) - min(param(in, MK_PARAM_NORM_gains), at));
     }

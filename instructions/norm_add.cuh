@@ -6,21 +6,11 @@
 // chain's squares, with each tile the tile's sums, where they are of its chain. The storer finishes as it does a
 // product. Waits: the parts (consumers). Signals: the counter of its value. No pages.
 #pragma once
+#include "instructions/norm_add_element.cuh"
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 
 namespace mk {
-
-// The bias of element i, which the gains go on with.
-__device__ inline float norm_bias(const mk_instruction_word &in, uint32_t i) {
-  uint32_t width = param(in, MK_PARAM_NORM_ADD_width);
-  return param(in, MK_PARAM_NORM_ADD_biased) == 0 || i >= width
-             ? 0.0f
-             : element_of(whole_buffer(in, MK_WHOLE_NORM_ADD_gain), width + i);
-}
-__device__ inline float norm_gain(const mk_instruction_word &in, uint32_t i) {
-  return i < param(in, MK_PARAM_NORM_ADD_width) ? element_of(whole_buffer(in, MK_WHOLE_NORM_ADD_gain), i) : 0.0f;
-}
 
 enum { NORM_ROUNDS = MK_GPU_NORMED_PAGES / GROUPS };  // most of a sum
 static_assert(GROUPS * MK_GPU_PAGE_BYTES / 512 * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a page of each group");

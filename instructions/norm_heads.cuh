@@ -27,7 +27,7 @@ __device__ inline float heads_scale(const device &d, const mk_instruction_word &
     for (uint32_t i = 0; i < EIGHT; i++) {
       q[i] = __uint_as_float(tile::stamp_data(pairs[i].low));
     }
-    float eight = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+    float eight = sum_of_eight(q);
 #pragma unroll
     for (uint32_t lane = 0; lane < 32; lane++) {
       sum += tile::from_lane(eight, lane);

@@ -7,15 +7,8 @@ mk_reference_result mk_reference_REDUCE_ADD(mk_reference *machine, const mk_inst
   uint32_t lines = machine->line_count, parts_count = parts.rows / parts.buffer->tile_rows;
   size_t stride = parts.cols, part = lines * stride;
   float *staged = machine->scratch, *residual = staged + parts_count * part;
-  for (uint32_t p = 0; p < parts_count; p++) {
-    if (!mk_stage_lines(machine, &parts, p, staged + p * part, stride)) {
-      return MK_REFERENCE_WAIT;
-    }
-  }
-  for (uint32_t p = 1; p < parts_count; p++) {
-    for (size_t i = 0; i < part; i++) {
-      staged[i] += staged[p * part + i];
-    }
+  if (!mk_stage_sums(machine, &parts, parts_count, staged)) {
+    return MK_REFERENCE_WAIT;
   }
   mk_residual_epilogue(machine, instruction, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out,
                        MK_SLOT_REDUCE_ADD_out, staged, stride, residual);

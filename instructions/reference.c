@@ -351,6 +351,19 @@ bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, u
   return true;
 }
 
+bool mk_stage_sums(mk_reference *machine, const mk_span *parts, uint32_t count, float *sums) {
+  const size_t part = (size_t)machine->line_count * parts->cols;
+  for (uint32_t p = 0; p < count; p++) {
+    if (!mk_stage_lines(machine, parts, p, sums + p * part, parts->cols)) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < (count - 1) * part; i++) {
+    sums[i % part] += sums[part + i];
+  }
+  return true;
+}
+
 /* Words of a row of one copy of the buffer. */
 static void put_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values) {
@@ -453,8 +466,8 @@ float mk_chain_squares(const float *x, uint32_t cols) {
   return (f[0] + f[2]) + (f[1] + f[3]);
 }
 
-/* The sums of `count` chains, added by eights as a tree, and the eights one after the other. */
-static float add_chains(const float *chains, uint32_t count) {
+/* By eights as a tree, and the eights one after the other. */
+float mk_sum_chain_squares(const float *chains, uint32_t count) {
   enum { CHAINS = 8 };
   float sum = 0;
   for (uint32_t first = 0; first < count; first += CHAINS) {
@@ -475,7 +488,7 @@ float mk_sum_squares(const float *x, uint32_t cols) {
     for (; count < CHAINS && at < cols; count++, at += MK_CHAIN_COLS) {
       q[count] = mk_chain_squares(x + at, cols - at);
     }
-    sum += add_chains(q, count);
+    sum += mk_sum_chain_squares(q, count);
   }
   return sum;
 }
@@ -488,7 +501,7 @@ float mk_sum_tile_squares(const float *tiles, uint32_t count) {
     for (; here < EIGHT && first + here < count; here++) {
       squares[here] = tiles[(size_t)(first + here) * MK_SQUARED_TILE + MK_TILE];
     }
-    sum += add_chains(squares, here);
+    sum += mk_sum_chain_squares(squares, here);
   }
   return sum;
 }
@@ -517,7 +530,7 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, c
     float *line = out + (size_t)l * padded;
     scales[l] = 1;
     if (squares.rows != 0) {
-      scales[l] = scale_of(add_chains(chains, squares.cols), eps, width);
+      scales[l] = scale_of(mk_sum_chain_squares(chains, squares.cols), eps, width);
     } else if (gain.rows != 0) { /* which may go on with biases */
       scales[l] = scale_of(mk_sum_squares(line, x.cols), eps, width);
       mk_scale_by_gain(line, x.cols, padded, (const uint16_t *)(const void *)gain.memory + gain.col,

@@ -171,9 +171,11 @@ size_t mk_attention_scratch(const mk_buffer *kv, uint32_t group);
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
 void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
-/* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md; and that of the first chain of them. */
+/* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md; that of the first chain of them; and
+ * from those of all chains the whole. */
 float mk_sum_squares(const float *x, uint32_t cols);
 float mk_chain_squares(const float *x, uint32_t cols);
+float mk_sum_chain_squares(const float *chains, uint32_t count);
 /* Of the squares of `count` tiles (MK_SQUARED_TILE), by eights as a tree, and these one after the other. */
 float mk_sum_tile_squares(const float *tiles, uint32_t count);
 
@@ -198,6 +200,10 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, c
  * still to be multiplied by scales[line]. NULL: wait. */
 float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm,
                          const mk_span *weight, float *scales);
+
+/* The elements of a span of `count` parts, added one after the other, for each active line: span->cols floats in sums,
+ * which has room for those of all parts. false: wait. */
+bool mk_stage_sums(mk_reference *machine, const mk_span *parts, uint32_t count, float *sums);
 
 /* y += residual; residual_out = y; out = bf16(y), as additions to the residual end. y: `stride` floats for each active
  * line. */

@@ -35,6 +35,22 @@ mk_add_plan mk_plan_add(const mk_lowering *lowering, const mk_node *node) {
   return (mk_add_plan){.parts = 2, .stride = tiles / NOMINAL_SMS + 1, .split = halves ? extra : 0};
 }
 
+static mk_status declare_squares(mk_lowering *lowering, const mk_node *node, mk_add_plan *plan) {
+  const uint32_t tiles = mk_divide_up(lowering->graph->weights[node->weight].rows, MK_TILE);
+  char name[64];
+  snprintf(name, sizeof name, "%s_parts_squares", lowering->graph->values[node->output].name);
+  MK_TRY(mk_add_value(lowering, name,
+                      (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                  .dtype = MK_DTYPE_F32,
+                                  .store = MK_STORE_PLAIN,
+                                  .cols = mk_divide_up(tiles * MK_TILE, MK_CHAIN_COLS),
+                                  .tile = 1,
+                                  .lines = lowering->lines,
+                                  .by_tiles = true},
+                      &plan->squares));
+  return mk_add_counters(lowering, name, &plan->squared);
+}
+
 mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_plan *plan) {
   const mk_weight *weight = &lowering->graph->weights[node->weight];
   char name[64];
@@ -50,7 +66,8 @@ mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_pl
                                   .lines = lowering->lines,
                                   .by_tiles = true},
                       &plan->buffer));
-  return mk_add_counters(lowering, name, &plan->ready);
+  MK_TRY(mk_add_counters(lowering, name, &plan->ready));
+  return lowering->wide && node->gain != MK_NONE ? declare_squares(lowering, node, plan) : MK_OK;
 }
 
 /* Parts of K begin with a chain, which is a strip of quantised weights. */
@@ -115,8 +132,8 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* In a wide program nobody waits for the sum itself, but for what the NORM after it makes of the sum. The NORM waits
- * for the sum, and where it is on another SM, by a counter. */
+/* In a wide program nobody waits for a sum that is normed, but for what the NORM after it makes of the sum. The NORM
+ * waits for the sum, and where it is on another SM, by a counter. */
 static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_value *out, uint32_t lines) {
   return !lowering->wide                ? mk_signal_of(out, lines)
          : out->summed == MK_NO_COUNTER ? (uint16_t)MK_NO_COUNTER
@@ -139,8 +156,8 @@ mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm,
   return mk_emit(lowering, sm, &in, signal_of_sum(lowering, out, lines));
 }
 
-mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
-                         mk_share share, uint32_t lines) {
+static mk_status emit_sum(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                          mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   mk_instruction in = MK_START(REDUCE_ADD, node->layer);
   in.operands[MK_SLOT_REDUCE_ADD_parts] =
@@ -152,12 +169,29 @@ mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_ad
   return mk_emit(lowering, sm, &in, signal_of_sum(lowering, out, lines));
 }
 
+mk_status mk_emit_squares(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                          mk_share share, uint32_t lines) {
+  mk_instruction in = MK_START(SQUARES, node->layer);
+  in.operands[MK_SLOT_SQUARES_parts] =
+      mk_tiles(plan->buffer, lines * plan->parts, plan->parts, share.first, share.count);
+  if (node->biased) {
+    in.operands[MK_SLOT_SQUARES_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+  }
+  in.params[MK_PARAM_SQUARES_width] = lowering->graph->config.hidden;
+  in.operands[MK_SLOT_SQUARES_squares] = mk_columns(plan->squares, lines, share.first * MK_TILE / MK_CHAIN_COLS, 1);
+  mk_add_wait(lowering, &in, (uint16_t)(plan->ready + lines));
+  return mk_emit(lowering, sm, &in, (uint16_t)(plan->squared + lines));
+}
+
+/* All of the sum is normed by the squares that SQUARES have made, or, in programs of fewer rows, by each SM. */
 static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
                            mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
-  mk_instruction in = MK_START(NORM_ADD, node->layer);
-  in.operands[MK_SLOT_NORM_ADD_parts] = mk_tiles(plan->buffer, lines * plan->parts, plan->parts, 0,
-                                                 mk_buffer_grid_cols(&lowering->program->buffers[plan->buffer]));
+  const uint32_t all = mk_buffer_grid_cols(&lowering->program->buffers[plan->buffer]);
+  const mk_share parts = lowering->wide ? share : (mk_share){0, all};
+  mk_instruction in = lowering->wide ? MK_START(ADD_NORMED, node->layer) : MK_START(NORM_ADD, node->layer);
+  in.operands[MK_SLOT_NORM_ADD_parts] =
+      mk_tiles(plan->buffer, lines * plan->parts, plan->parts, parts.first, parts.count);
   in.operands[MK_SLOT_NORM_ADD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
   in.operands[MK_SLOT_NORM_ADD_residual_in] = residual_input(lowering, node, share, lines);
   in.operands[MK_SLOT_NORM_ADD_residual_out] = mk_columns(out->residual, lines, share.first, share.count);
@@ -166,8 +200,16 @@ static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const mk_
   in.params[MK_PARAM_NORM_ADD_width] = lowering->graph->config.hidden;
   in.params[MK_PARAM_NORM_ADD_biased] = node->biased;
   in.params[MK_PARAM_NORM_ADD_plus] = mk_float_param(node->plus);
-  mk_add_wait(lowering, &in, (uint16_t)(plan->ready + lines));
+  if (lowering->wide) {
+    in.operands[MK_SLOT_ADD_NORMED_squares] = mk_lines_of_value(lowering, plan->squares, lines);
+  }
+  mk_add_wait(lowering, &in, (uint16_t)((lowering->wide ? plan->squared : plan->ready) + lines));
   return mk_emit(lowering, sm, &in, signal_of_sum(lowering, out, lines));
+}
+
+mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                         mk_share share, uint32_t lines) {
+  return (node->gain != MK_NONE ? emit_norm : emit_sum)(lowering, node, plan, sm, share, lines);
 }
 
 /* An OFFSET runs on the SM that owns these row tiles of the residual, before the addition to them: the queue orders the
@@ -205,9 +247,8 @@ static mk_status add_lines(mk_lowering *lowering, const mk_node *node, const mk_
       while (run.first + run.count < end && mk_add_splits(plan, run.first + run.count) == split) {
         run.count++;
       }
-      MK_TRY(node->gain != MK_NONE ? emit_norm(lowering, node, plan, sm, run, lines)
-             : split               ? mk_emit_reduce(lowering, node, plan, sm, run, lines)
-                                   : mk_emit_whole(lowering, node, sm, run, lines));
+      MK_TRY(split ? mk_emit_reduce(lowering, node, plan, sm, run, lines)
+                   : mk_emit_whole(lowering, node, sm, run, lines));
     }
   }
   return MK_OK;

@@ -189,8 +189,9 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                   .tile = tile,
                                   .lines = lowering->lines,
                                   .by_tiles = true,
-                                  /* In the wide form a sum is read on its own rank alone. */
-                                  .dealt = lowering->wide && node->kind == MK_NODE_ADD},
+                                  /* In the wide form a sum that a NORM reads is read on its own rank alone. */
+                                  .dealt = lowering->wide && node->kind == MK_NODE_ADD &&
+                                           mk_norm_of(lowering->graph, node->output) != NULL},
                       &lowered->buffer);
 }
 

@@ -59,9 +59,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 /* How many sequences may share a step of a program by these options. */
 uint32_t mk_compile_slots(const mk_compile_options *options);
 
-/* Whether a program by these options has the wide form. The graph must be of Llama's shape, but for biases, norms of
- * heads of q and k, and factors. With one slot: 128 rows or more, greedy. With several slots: 64 to 512 rows;
- * if it draws, 128 at most. */
+/* Whether a program by these options has the wide form. The graph must be of Llama's shape, but for biases, norms of q
+ * and k, norms after a product, and factors. With one slot: 128 rows or more, greedy. With several slots: 64 to 512
+ * rows; if it draws, 128 at most. */
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 /* Whether, on so many ranks, a wide program of the graph finds on each rank all row tiles that it multiplies there in
  * what a program of fewer rows has there: units of eight row tiles do not reach into the next rank. False, too, where

@@ -197,7 +197,7 @@ void mk_wait_for(const mk_lowering *lowering, mk_instruction *in, int value, uin
 
 static mk_operand input_of(const mk_lowering *lowering, const mk_node *node, uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
-  if (lowering->wide) { /* whatever reads an input here norms it, so it reads what a NORM has made */
+  if (lowering->wide) { /* what a NORM has made, if the input is normed */
     return mk_lines_of_value(lowering, mk_value_of(lowering, node->input)->normed, lines);
   }
   return node->input == MK_NONE ? mk_embedding_row(lowering, 0, mk_divide_up(c->hidden, MK_TILE))
@@ -206,8 +206,9 @@ static mk_operand input_of(const mk_lowering *lowering, const mk_node *node, uin
 
 /* The sums of squares by which a product has to be scaled, where a NORM has begun the norm of its input. */
 static mk_operand squares_of(const mk_lowering *lowering, const mk_node *node, uint32_t lines) {
-  return lowering->wide ? mk_lines_of_value(lowering, mk_value_of(lowering, node->input)->squares, lines)
-                        : (mk_operand){0};
+  return lowering->wide && node->gain != MK_NONE
+             ? mk_lines_of_value(lowering, mk_value_of(lowering, node->input)->squares, lines)
+             : (mk_operand){0};
 }
 
 const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index) {
@@ -324,8 +325,7 @@ static mk_status add_ready_of_ranks(mk_lowering *lowering, uint32_t layer, mk_lo
   return MK_OK;
 }
 
-/* Whether attention alone reads what the node makes. */
-static bool goes_to_attention(const mk_graph *graph, const mk_node *node) {
+bool mk_goes_to_attention(const mk_graph *graph, const mk_node *node) {
   for (size_t i = 0; i < graph->node_count; i++) {
     if (graph->nodes[i].kind == MK_NODE_NORM_HEADS && graph->nodes[i].input == node->output) {
       return false;
@@ -340,7 +340,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
   uint16_t index;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   if (lowering->ranks == 1 || lowering->graph->config.kv_heads % lowering->ranks != 0 ||
-      !goes_to_attention(lowering->graph, node)) {
+      !mk_goes_to_attention(lowering->graph, node)) {
     return lower_rows(lowering, node, "qkv", mk_emit_qkv);
   }
   MK_TRY(add_ready_of_ranks(lowering, node->layer, &lowering->values[node->output]));
@@ -357,8 +357,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
 }
 
 /* Every SM norms its share of the tiles. For that it reads the sums of squares of all tiles. */
-static mk_status emit_norm_heads(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share,
-                                 uint32_t lines) {
+mk_status mk_emit_norm_heads(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
   const uint32_t head_tiles = c->head_dim / MK_TILE;
   const mk_lowered_value *out = &lowering->values[node->output];
@@ -376,7 +375,7 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   MK_TRY(add_ready(lowering, node->layer, "qkv_normed", &lowering->values[node->output]));
   mk_place(&lowering->placer, (c->heads + 2 * c->kv_heads) * (c->head_dim / MK_TILE), 0);
-  return emit_shares(lowering, node, emit_norm_heads);
+  return emit_shares(lowering, node, mk_emit_norm_heads);
 }
 
 /* Every query head has a COMBINE of its own, and with one row each COMBINE_COLS of its columns, so that many SMs share

@@ -20,7 +20,8 @@ typedef struct mk_lowered_value { /* where a value of the graph is stored, and h
   uint32_t of_rank;
   uint16_t summed; /* the first of the sums' counters, a tile of lines each, for a NORM on another SM; MK_NO_COUNTER */
   uint16_t residual; /* of an ADD: the buffer of its fp32 rows, each touched by its owner only */
-  /* Wide programs: the buffers of what NORM makes of the value. The counters above then tell that these are ready. */
+  /* Wide programs: the buffers of what NORM makes of the value. The counters above then tell that these are ready. What
+   * no product norms is read as it is: `normed` is the value itself, and `summed` its counters. */
   uint16_t normed, squares;
 } mk_lowered_value;
 

@@ -23,6 +23,9 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
 mk_status mk_add_value(mk_lowering *lowering, const char *name, mk_vector vector, uint16_t *index);
 mk_status mk_declare_shared(mk_lowering *lowering);
 mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
+/* The node that norms a value (MK_NONE stands for the embedding) before it multiplies it; NULL when no node does, or
+ * several do. */
+const mk_node *mk_norm_of(const mk_graph *graph, int value);
 /* What NORM makes of the value of that name, or of the embedding's, for a wide program. */
 mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value);
 /* The work lists of a wide program of several slots (attend_list.h). */
@@ -70,6 +73,9 @@ typedef mk_status (*mk_emitter)(mk_lowering *lowering, const mk_node *node, uint
                                 uint32_t lines);
 mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
 mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+mk_status mk_emit_norm_heads(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+/* Whether attention alone reads what the node makes. */
+bool mk_goes_to_attention(const mk_graph *graph, const mk_node *node);
 /* HEAD and NEXT of every SM. */
 mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node);
 
@@ -82,6 +88,8 @@ typedef struct mk_add_plan {
   uint32_t stride, split; /* tile number k of the split ones is k * stride + stride - 1 */
   uint16_t buffer;        /* the parts of split tiles: [tile of lines][parts][rows] */
   uint16_t ready;         /* as mk_lowered_value.ready, by tiles */
+  /* Wide programs, where the sum is normed: the squares of its chains, and their counters, by tiles. */
+  uint16_t squares, squared;
 } mk_add_plan;
 
 mk_add_plan mk_plan_add(const mk_lowering *lowering, const mk_node *node);
@@ -91,8 +99,12 @@ mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_pl
 mk_status mk_emit_part(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm, uint32_t part,
                        mk_share rows, uint32_t lines);
 mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+/* What adds parts to the residual, or, of a node with a gain, the norm of their sum. */
 mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
                          mk_share share, uint32_t lines);
+/* In a wide program, of the squares of a chain of the sum that the node norms. */
+mk_status mk_emit_squares(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                          mk_share share, uint32_t lines);
 mk_status mk_lower_add(mk_lowering *lowering, const mk_node *node);
 mk_status mk_emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
 mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node);

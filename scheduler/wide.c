@@ -6,7 +6,8 @@
  * row tiles in common, are on neighbouring SMs at the same time. Values are plain, and ordered by release counters,
  * one for each tile of lines of a value, which all of its writers signal. The SM that owns a unit of the residual also
  * begins the norm of that unit (NORM): it multiplies by the gain, and sums up the squares. By the squares of all units
- * of a row readers know the row's scale. */
+ * of a row readers know the row's scale. Where it is what is added that is normed, the owner of a unit sums up the
+ * squares of that (SQUARES), and adds when those of all units are there (NORM_ADD). */
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"
@@ -66,7 +67,12 @@ static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t tile) {
                          0);
 }
 
-/* Of q, k and v a rank has heads; of all else what mk_rank_tiles gives. HEAD goes by single row tiles. */
+/* Whether a rank has the rows of its heads of a weight. */
+static bool is_by_heads(const mk_graph *graph, const mk_node *node) {
+  return node->kind == MK_NODE_QKV && mk_goes_to_attention(graph, node);
+}
+
+/* Of q, k and v a rank has heads, or what mk_rank_tiles gives, as of all else. HEAD goes by single row tiles. */
 bool mk_wide_shares(const mk_graph *graph, uint32_t ranks) {
   const mk_config *c = &graph->config;
   if (ranks > 1 && (c->kv_heads % ranks != 0 || c->kv_heads / ranks * c->head_dim % MK_CHAIN_COLS != 0)) {
@@ -74,7 +80,7 @@ bool mk_wide_shares(const mk_graph *graph, uint32_t ranks) {
   }
   for (size_t i = 0; i < graph->node_count; i++) {
     const mk_node *node = &graph->nodes[i];
-    if (node->weight == MK_NONE || node->kind == MK_NODE_QKV || node->kind == MK_NODE_HEAD) {
+    if (node->weight == MK_NONE || is_by_heads(graph, node) || node->kind == MK_NODE_HEAD) {
       continue;
     }
     const uint32_t tiles = graph->weights[node->weight].rows / MK_TILE;
@@ -100,12 +106,11 @@ static uint32_t sm_of_sum(const mk_lowering *lowering, uint32_t unit, uint32_t t
   return each == UNIT_TILES ? owner_of(lowering, unit, tiles) : unit % lowering->sms;
 }
 
-/* The node that norms a value (MK_NONE stands for the embedding); NULL when no node does, or several do. */
-static const mk_node *norm_of(const mk_graph *graph, int value) {
+const mk_node *mk_norm_of(const mk_graph *graph, int value) {
   const mk_node *found = NULL;
   for (size_t i = 0; i < graph->node_count; i++) {
     const mk_node *node = &graph->nodes[i];
-    if (node->gain != MK_NONE && node->input == value) {
+    if (node->gain != MK_NONE && node->input == value && node->kind != MK_NODE_ADD) {
       if (found != NULL) {
         return NULL;
       }
@@ -115,8 +120,8 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
   return found;
 }
 
-/* Whether a node is one of those that wide steps have: of a model in which every product of the residual norms it by
- * gains of its own, as a Llama's do; there may be biases, norms of heads of q and k, and factors. */
+/* Whether a node is one of those that wide steps have. A value that is normed before a product has one reader, which
+ * norms it by gains of its own, as in a Llama. */
 static bool is_taken(const mk_graph *graph, const mk_node *node) {
   if (node->plus != 0 || node->gelu) {
     return false;
@@ -124,15 +129,14 @@ static bool is_taken(const mk_graph *graph, const mk_node *node) {
   switch (node->kind) {
     case MK_NODE_ATTENTION:
     case MK_NODE_OFFSET:
-      return true;
     case MK_NODE_ADD:
-      return node->gain == MK_NONE && norm_of(graph, node->output) != NULL;
+    case MK_NODE_NORM_HEADS:
+      return true;
     case MK_NODE_QKV:
     case MK_NODE_GLU:
+      return mk_norm_of(graph, node->input) == (node->gain == MK_NONE ? NULL : node);
     case MK_NODE_HEAD:
-      return norm_of(graph, node->input) == node;
-    case MK_NODE_NORM_HEADS:
-      break;
+      return mk_norm_of(graph, node->input) == node;
   }
   return false;
 }
@@ -146,7 +150,7 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
   for (size_t i = 0; wide && i < graph->node_count; i++) {
     wide = is_taken(graph, &graph->nodes[i]);
   }
-  return wide && norm_of(graph, MK_NONE) != NULL;
+  return wide;
 }
 
 /* by_tiles: each tile of lines has a counter, and readers wait for the tile that they read. Else there is one counter,
@@ -164,17 +168,25 @@ static mk_status add_ready_in_layer(mk_lowering *lowering, uint32_t layer, const
   return add_ready(lowering, name, by_tiles, value);
 }
 
-/* Emits the NORM of a unit of the residual, or (MK_NONE) of the tokens' embedding rows. */
+/* Emits the NORM of a unit of the residual, where a product norms it, or (MK_NONE) of the tokens' embedding rows, which
+ * without a norm become lines as they are. */
 static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
-  const mk_node *norm = norm_of(lowering->graph, value);
+  const mk_node *norm = mk_norm_of(lowering->graph, value);
   const mk_lowered_value *of = mk_value_of(lowering, value);
-  mk_instruction in = MK_START(NORM, norm->kind == MK_NODE_HEAD ? (uint32_t)MK_NO_LAYER : norm->layer);
+  if (norm == NULL && value != MK_NONE) {
+    return MK_OK;
+  }
+  mk_instruction in = MK_START(NORM, norm == NULL                 ? 0
+                                     : norm->kind == MK_NODE_HEAD ? (uint32_t)MK_NO_LAYER
+                                                                  : norm->layer);
   in.operands[MK_SLOT_NORM_x] = value == MK_NONE ? mk_embedding_row(lowering, share.first, share.count)
                                                  : mk_columns(of->buffer, lines, share.first, share.count);
-  in.operands[MK_SLOT_NORM_gain] = mk_whole(lowering, lowering->weights[norm->gain]);
+  if (norm != NULL) {
+    in.operands[MK_SLOT_NORM_gain] = mk_whole(lowering, lowering->weights[norm->gain]);
+    in.params[MK_PARAM_NORM_gains] = norm->biased ? lowering->graph->config.hidden : 0;
+  }
   in.operands[MK_SLOT_NORM_out] = mk_columns(of->normed, lines, share.first, share.count);
   in.operands[MK_SLOT_NORM_squares] = mk_columns(of->squares, lines, share.first / UNIT_TILES, 1);
-  in.params[MK_PARAM_NORM_gains] = norm->biased ? lowering->graph->config.hidden : 0;
   if (value != MK_NONE && of->summed != MK_NO_COUNTER) {
     mk_add_wait(lowering, &in, (uint16_t)(of->summed + lines));
   }
@@ -199,14 +211,32 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
   /* APPEND looks at K and V of all lines. */
-  MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
+  const bool by_tiles = node->kind != MK_NODE_QKV || !mk_goes_to_attention(lowering->graph, node);
+  MK_TRY(add_ready_in_layer(lowering, node->layer, what, by_tiles, &lowering->values[node->output]));
   const uint32_t each = each_of(lowering, tiles);
-  const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
+  const bool heads = is_by_heads(lowering->graph, node) && lowering->graph->config.kv_heads % lowering->ranks == 0;
   begin_dealing(lowering);
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
     const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
     const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
     MK_TRY(emit(lowering, node, next_sm(lowering, rank), share, unit % lowering->line_tiles));
+  }
+  return MK_OK;
+}
+
+/* Deals the tiles of q, k and v, at most a unit to each SM: every unit reads the squares of all tiles. */
+static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t tiles = (c->heads + 2 * c->kv_heads) * (c->head_dim / MK_TILE);
+  const uint32_t sms = lowering->sms / lowering->line_tiles; /* of a tile of lines */
+  const uint32_t each = mk_divide_up(tiles, sms == 0 ? 1 : sms);
+  const bool heads = c->kv_heads % lowering->ranks == 0;
+  MK_TRY(add_ready_in_layer(lowering, node->layer, "qkv_normed", false, &lowering->values[node->output]));
+  begin_dealing(lowering);
+  for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
+    const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
+    const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
+    MK_TRY(mk_emit_norm_heads(lowering, node, next_sm(lowering, rank), share, unit % lowering->line_tiles));
   }
   return MK_OK;
 }
@@ -320,14 +350,15 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   return MK_OK;
 }
 
-/* Emits the parts of K of all units, or of the few row tiles whose K is split. */
-static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
+/* Emits the parts of K of all units of `each` row tiles, or of the few row tiles whose K is split. */
+static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles,
+                             uint32_t each) {
   const bool all = plan->stride == 1;
-  const uint32_t units = all ? mk_wide_units(lowering, tiles) : plan->split * lowering->line_tiles;
+  const uint32_t units = (all ? mk_divide_up(tiles, each) : plan->split) * lowering->line_tiles;
   begin_dealing(lowering);
   for (uint32_t part = 0; part < plan->parts; part++) {
     for (uint32_t unit = 0; unit < units; unit++) {
-      const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES)
+      const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles, each)
                                  : (mk_share){mk_split_tile(plan, unit / lowering->line_tiles), 1};
       const uint32_t rank = mk_rank_of_tile(lowering, tiles, share.first);
       MK_TRY(mk_emit_part(lowering, node, plan, next_sm(lowering, rank), part, share, unit % lowering->line_tiles));
@@ -352,6 +383,15 @@ static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_a
   return MK_OK;
 }
 
+/* Emits the squares of all units of a sum that is normed, by the SMs that own these. */
+static mk_status lower_squares(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    MK_TRY(mk_emit_squares(lowering, node, plan, owner_of(lowering, unit, tiles),
+                           tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES), unit % lowering->line_tiles));
+  }
+  return MK_OK;
+}
+
 /* Emits all units of an addition, each followed by its NORM on the same SM. */
 static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
   const uint32_t line_tiles = lowering->line_tiles;
@@ -369,9 +409,11 @@ static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_
 static mk_status add_small_units(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles,
                                  uint32_t each) {
   const uint32_t line_tiles = lowering->line_tiles;
-  char name[64];
-  snprintf(name, sizeof name, "%s_sums", lowering->graph->values[node->output].name);
-  MK_TRY(mk_add_counters(lowering, name, &lowering->values[node->output].summed));
+  if (mk_norm_of(lowering->graph, node->output) != NULL) {
+    char name[64];
+    snprintf(name, sizeof name, "%s_sums", lowering->graph->values[node->output].name);
+    MK_TRY(mk_add_counters(lowering, name, &lowering->values[node->output].summed));
+  }
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * line_tiles; unit++) {
     MK_TRY(add_unit(lowering, node, plan, sm_of_sum(lowering, unit, tiles, each), unit % line_tiles,
                     tiles_of(unit, line_tiles, tiles, each)));
@@ -389,15 +431,18 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
   mk_add_plan plan = mk_plan_add(lowering, node);
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
-  MK_TRY(mk_declare_normed(lowering, name, out));
+  const uint32_t each = each_of(lowering, tiles);
+  const mk_node *norm = mk_norm_of(lowering->graph, node->output);
   /* HEAD waits for all lines, so that its candidate tells that its SM has nothing more to do in the step. */
-  MK_TRY(add_ready(lowering, name, norm_of(lowering->graph, node->output)->kind != MK_NODE_HEAD, out));
+  MK_TRY(add_ready(lowering, name, norm == NULL || norm->kind != MK_NODE_HEAD, out));
+  out->summed = norm == NULL ? out->ready : (uint16_t)MK_NO_COUNTER;
+  out->normed = out->buffer;
+  MK_TRY(norm == NULL ? MK_OK : mk_declare_normed(lowering, name, out));
   if (plan.split != 0) {
     MK_TRY(mk_declare_parts(lowering, node, &plan));
-    MK_TRY(lower_parts(lowering, node, &plan, tiles));
+    MK_TRY(lower_parts(lowering, node, &plan, tiles, node->gain == MK_NONE ? (uint32_t)UNIT_TILES : each));
   }
-  out->summed = MK_NO_COUNTER;
-  const uint32_t each = each_of(lowering, tiles);
+  MK_TRY(node->gain == MK_NONE ? MK_OK : lower_squares(lowering, node, &plan, tiles));
   return each == UNIT_TILES ? add_units(lowering, node, &plan, tiles)
                             : add_small_units(lowering, node, &plan, tiles, each);
 }
@@ -428,7 +473,7 @@ mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {
     case MK_NODE_OFFSET:
       return lower_offset(lowering, node);
     case MK_NODE_NORM_HEADS:
-      break; /* of no such model: mk_is_wide */
+      return lower_norm_heads(lowering, node);
   }
   return MK_OK;
 }

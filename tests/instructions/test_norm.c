@@ -15,8 +15,9 @@ static double element(const test_rig *rig, uint16_t buffer, uint32_t col) {
                : test_rig_read(rig, buffer, 0, col);
 }
 
-/* Chain number `chain` of x [width], which is stored as `store`; TILES: it is the row of token 5. */
-static void run(uint32_t width, uint32_t chain, mk_store store, mk_store result, uint64_t seed) {
+/* Chain number `chain` of x [width], which is stored as `store`; TILES: it is the row of token 5. gains: there are
+ * some. */
+static void run_with(bool gains, uint32_t width, uint32_t chain, mk_store store, mk_store result, uint64_t seed) {
   test_rig rig;
   test_rig_start(&rig, MK_OP_NORM, seed);
   const uint32_t padded = (width + 15) / 16 * 16, first = chain * CHAIN, token = 5;
@@ -38,7 +39,9 @@ static void run(uint32_t width, uint32_t chain, mk_store store, mk_store result,
       test_rig_set(&rig, x, 0, col, 0);
     }
   }
-  test_rig_whole(&rig, MK_SLOT_NORM_gain, gain);
+  if (gains) {
+    test_rig_whole(&rig, MK_SLOT_NORM_gain, gain);
+  }
   test_rig_operand(&rig, MK_SLOT_NORM_out, out, 0, 1, first / 16, cols / 16);
   test_rig_operand(&rig, MK_SLOT_NORM_squares, squares, 0, 1, chain, 1);
   test_rig_expect_waits(&rig, 1);
@@ -46,13 +49,25 @@ static void run(uint32_t width, uint32_t chain, mk_store store, mk_store result,
   double sum = 0;
   for (uint32_t col = first; col < first + cols; col++) {
     const double value = col < width ? test_rig_value(&rig, x, row ? token : 0, col) : 0;
-    const float want = col < width ? (float)value * (float)test_rig_value(&rig, gain, 0, col) : 0;
+    const float want = col >= width ? 0
+                       : gains      ? (float)value * (float)test_rig_value(&rig, gain, 0, col)
+                                    : (float)value;
     cr_assert_eq((float)element(&rig, out, col), mk_bf16_to_float(mk_float_to_bf16(want)), "column %u", col);
     sum += value * value;
   }
   const double have = test_rig_read(&rig, squares, 0, chain);
   cr_assert(fabs(have - sum) <= 1e-6 * sum, "squares are %g, not %g", have, sum);
   test_rig_stop(&rig);
+}
+
+static void run(uint32_t width, uint32_t chain, mk_store store, mk_store result, uint64_t seed) {
+  run_with(true, width, chain, store, result, seed);
+}
+
+Test(norm, without_a_gain_leaves_x_as_it_is) {
+  run_with(false, 200, 1, MK_STORE_PLAIN, MK_STORE_PLAIN, 9);
+  run_with(false, 203, 1, MK_STORE_TILES, MK_STORE_PLAIN, 10);
+  run_with(false, 40, 0, MK_STORE_TILES, MK_STORE_STAMPED, 11);
 }
 
 Test(norm, is_a_product_and_a_sum) {

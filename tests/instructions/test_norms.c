@@ -1,4 +1,4 @@
-/* OFFSET, NORM_ADD and NORM_HEADS against double precision. */
+/* OFFSET, NORM_ADD, SQUARES and ADD_NORMED, and NORM_HEADS against double precision. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -95,6 +95,116 @@ Test(norm_add, equals_double_precision) {
     norm_add(parts, false, 0, parts);
     norm_add(parts, true, 0, parts + 10);
     norm_add(parts, parts == 2, 1, parts + 20);
+  }
+}
+
+/* Chain by chain, and then of two tiles by the squares of all chains; or of one, where the sum has no more. Columns
+ * beyond the width count for nothing. */
+enum { SUM_WIDTH = 203, SUM_ROWS = 208, CHAINS = 2 };
+
+static uint16_t gain_of_sum(test_rig *rig, bool biased) {
+  const uint16_t gain = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_PLAIN, 1, biased ? 2 * SUM_WIDTH : SUM_WIDTH, 16);
+  test_rig_fill(rig, gain, 3);
+  return gain;
+}
+
+static double element_of_sum(const test_rig *rig, uint16_t parts, uint32_t count, uint16_t gain, bool biased,
+                             uint32_t i) {
+  double sum = biased ? test_rig_value(rig, gain, 0, SUM_WIDTH + i) : 0;
+  for (uint32_t p = 0; p < count; p++) {
+    sum += test_rig_value(rig, parts, p, i);
+  }
+  return sum;
+}
+
+static void squares_of_sum(uint32_t parts_count, uint32_t chain, bool biased, mk_store store, uint64_t seed) {
+  test_rig rig;
+  test_rig_start(&rig, MK_OP_SQUARES, seed);
+  const uint16_t parts = test_rig_vector(&rig, MK_DTYPE_F32, store, parts_count, SUM_ROWS, 16);
+  const uint16_t gain = gain_of_sum(&rig, biased);
+  const uint16_t squares = test_rig_vector(&rig, MK_DTYPE_F32, store, 1, CHAINS, 1);
+  const uint32_t first = chain * MK_CHAIN_COLS;
+  const uint32_t end = SUM_WIDTH < first + MK_CHAIN_COLS ? (uint32_t)SUM_WIDTH : first + MK_CHAIN_COLS;
+  test_rig_fill(&rig, parts, 3);
+  test_rig_operand(&rig, MK_SLOT_SQUARES_parts, parts, 0, parts_count, first / 16,
+                   chain == 0 ? MK_CHAIN_COLS / 16 : (SUM_ROWS - MK_CHAIN_COLS) / 16);
+  if (biased) {
+    test_rig_whole(&rig, MK_SLOT_SQUARES_gain, gain);
+  }
+  test_rig_operand(&rig, MK_SLOT_SQUARES_squares, squares, 0, 1, chain, 1);
+  rig.instruction->params[MK_PARAM_SQUARES_width] = SUM_WIDTH;
+  test_rig_expect_waits(&rig, parts_count);
+  test_rig_expect_done(&rig);
+  double want = 0, have = test_rig_read(&rig, squares, 0, chain);
+  for (uint32_t i = first; i < end; i++) {
+    const double s = element_of_sum(&rig, parts, parts_count, gain, biased, i);
+    want += s * s;
+  }
+  test_expect_close("squares", &have, &want, 1, 1e-6);
+  test_rig_stop(&rig);
+}
+
+Test(squares, of_the_chains_of_a_sum) {
+  for (uint32_t parts = 1; parts <= 3; parts++) {
+    for (uint32_t chain = 0; chain < CHAINS; chain++) {
+      squares_of_sum(parts, chain, parts == 2, parts == 3 ? MK_STORE_PLAIN : MK_STORE_STAMPED, parts + 10 * chain);
+    }
+  }
+}
+
+static void add_normed(uint32_t parts_count, bool biased, mk_store store, uint64_t seed) {
+  enum { FIRST = 11, COUNT = 2 };
+  static const float of_chains[CHAINS] = {371.5f, 212.25f};
+  test_rig rig;
+  test_rig_start(&rig, MK_OP_ADD_NORMED, seed);
+  const uint16_t parts = test_rig_vector(&rig, MK_DTYPE_F32, store, parts_count, SUM_ROWS, 16);
+  const uint16_t gain = gain_of_sum(&rig, biased);
+  const uint16_t residual = test_rig_vector(&rig, MK_DTYPE_F32, MK_STORE_PLAIN, 1, SUM_ROWS, 16);
+  const uint16_t out = test_rig_vector(&rig, MK_DTYPE_BF16, store, 1, SUM_ROWS, 16);
+  const uint16_t squares = test_rig_vector(&rig, MK_DTYPE_F32, store, 1, CHAINS, 1);
+  test_rig_fill(&rig, parts, 3);
+  test_rig_fill(&rig, residual, 3);
+  test_rig_fill(&rig, squares, 3);
+  for (uint32_t chain = 0; chain < CHAINS; chain++) {
+    test_rig_set(&rig, squares, 0, chain, of_chains[chain]);
+  }
+  test_rig_operand(&rig, MK_SLOT_ADD_NORMED_parts, parts, 0, parts_count, FIRST, COUNT);
+  test_rig_whole(&rig, MK_SLOT_ADD_NORMED_gain, gain);
+  test_rig_operand(&rig, MK_SLOT_ADD_NORMED_residual_in, residual, 0, 1, FIRST, COUNT);
+  test_rig_operand(&rig, MK_SLOT_ADD_NORMED_residual_out, residual, 0, 1, FIRST, COUNT);
+  test_rig_operand(&rig, MK_SLOT_ADD_NORMED_out, out, 0, 1, FIRST, COUNT);
+  test_rig_operand(&rig, MK_SLOT_ADD_NORMED_squares, squares, 0, 1, 0, CHAINS);
+  rig.instruction->params[MK_PARAM_ADD_NORMED_eps] = mk_float_param(1e-5f);
+  rig.instruction->params[MK_PARAM_ADD_NORMED_width] = SUM_WIDTH;
+  rig.instruction->params[MK_PARAM_ADD_NORMED_biased] = biased;
+  const double scale = 1 / sqrt((double)(of_chains[0] + of_chains[1]) / SUM_WIDTH + 1e-5);
+  double want[COUNT * 16], got[COUNT * 16], sent[COUNT * 16];
+  for (uint32_t i = 0; i < COUNT * 16; i++) {
+    const uint32_t at = FIRST * 16 + i;
+    want[i] = test_rig_value(&rig, residual, 0, at);
+    if (at < SUM_WIDTH) {
+      want[i] += element_of_sum(&rig, parts, parts_count, gain, biased, at) * scale * test_rig_value(&rig, gain, 0, at);
+    }
+  }
+  test_rig_expect_waits(&rig, parts_count);
+  test_rig_expect_done(&rig);
+  for (uint32_t i = 0; i < COUNT * 16; i++) {
+    const uint32_t at = FIRST * 16 + i;
+    got[i] = test_rig_read(&rig, residual, 0, at);
+    sent[i] = store == MK_STORE_STAMPED
+                  ? test_rig_read(&rig, out, 0, at)
+                  : (double)mk_bf16_to_float(((const uint16_t *)(const void *)rig.memory[out])[at]);
+  }
+  test_expect_close("add_normed", got, want, COUNT * 16, 1e-5);
+  test_expect_bf16("add_normed: broadcast", sent, got, COUNT * 16, 0);
+  test_rig_stop(&rig);
+}
+
+Test(add_normed, by_the_squares_of_all_chains) {
+  for (uint32_t parts = 1; parts <= 3; parts++) {
+    add_normed(parts, false, MK_STORE_PLAIN, parts);
+    add_normed(parts, true, MK_STORE_PLAIN, parts + 10);
+    add_normed(parts, parts == 2, MK_STORE_STAMPED, parts + 20);
   }
 }
 

@@ -129,7 +129,8 @@ static bool touches_NORM(const view *v) {
   const rectangle *squares = &v->at[MK_SLOT_NORM_squares];
   return row_of(v, MK_SLOT_NORM_x, squares->col * 128, 128) && row_of(v, MK_SLOT_NORM_out, squares->col * 128, 128) &&
          whole_width(v, MK_SLOT_NORM_squares, squares->col, 1) && v->at[MK_SLOT_NORM_gain].col == 0 &&
-         width(v, MK_SLOT_NORM_gain) == buffer_of(v, MK_SLOT_NORM_gain)->cols;
+         (is_empty(&v->in->operands[MK_SLOT_NORM_gain]) ||
+          width(v, MK_SLOT_NORM_gain) == buffer_of(v, MK_SLOT_NORM_gain)->cols);
 }
 
 static bool touches_OFFSET(const view *v) {
@@ -147,6 +148,24 @@ static bool touches_NORM_ADD(const view *v) {
          width(v, MK_SLOT_NORM_ADD_parts) >= width_of_norm &&
          whole_width(v, MK_SLOT_NORM_ADD_gain, 0, width_of_norm * (1 + v->in->params[MK_PARAM_NORM_ADD_biased])) &&
          residual(v, MK_SLOT_NORM_ADD_residual_in, to->col, to->end_col - to->col);
+}
+
+static bool touches_ADD_NORMED(const view *v) {
+  const rectangle *to = &v->at[MK_SLOT_ADD_NORMED_residual_out], *parts = &v->at[MK_SLOT_ADD_NORMED_parts];
+  const uint32_t all = buffer_of(v, MK_SLOT_ADD_NORMED_parts)->cols, count = v->in->params[MK_PARAM_ADD_NORMED_width];
+  return all_rows(v, MK_SLOT_ADD_NORMED_parts) && parts->col == to->col && parts->end_col == to->end_col &&
+         count <= all && squares_of(v, MK_SLOT_ADD_NORMED_squares, all) &&
+         whole_width(v, MK_SLOT_ADD_NORMED_gain, 0, count * (1 + v->in->params[MK_PARAM_ADD_NORMED_biased])) &&
+         residual(v, MK_SLOT_ADD_NORMED_residual_in, to->col, to->end_col - to->col);
+}
+
+static bool touches_SQUARES(const view *v) {
+  const rectangle *parts = &v->at[MK_SLOT_SQUARES_parts], *squares = &v->at[MK_SLOT_SQUARES_squares];
+  const uint32_t all = buffer_of(v, MK_SLOT_SQUARES_parts)->cols, count = v->in->params[MK_PARAM_SQUARES_width];
+  return all_rows(v, MK_SLOT_SQUARES_parts) && parts->col == squares->col * 128 &&
+         parts->end_col == least(parts->col + UINT64_C(128), all) && parts->end_col > parts->col &&
+         whole_width(v, MK_SLOT_SQUARES_squares, squares->col, 1) && count != 0 && count <= all &&
+         (is_empty(&v->in->operands[MK_SLOT_SQUARES_gain]) || whole_width(v, MK_SLOT_SQUARES_gain, 0, 2 * count));
 }
 
 static bool touches_NORM_HEADS(const view *v) {
@@ -301,7 +320,8 @@ static uint64_t bytes_staged(const view *v) {
   const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
   if (v->in->opcode == MK_OP_COMBINE || v->in->opcode == MK_OP_REDUCE_ADD || v->in->opcode == MK_OP_NEXT ||
       v->in->opcode == MK_OP_SCORE || v->in->opcode == MK_OP_SIFT || v->in->opcode == MK_OP_DRAW ||
-      v->in->opcode == MK_OP_NORM_ADD || v->in->opcode == MK_OP_NORM_HEADS) {
+      v->in->opcode == MK_OP_NORM_ADD || v->in->opcode == MK_OP_NORM_HEADS || v->in->opcode == MK_OP_SQUARES ||
+      v->in->opcode == MK_OP_ADD_NORMED) {
     return 0;
   }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {

@@ -15,7 +15,20 @@
 TestSuite(ranks, .timeout = MK_HANG_SECONDS);
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000
-enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, WIDE_KIN, WINDOWED, GEMMA, ALL_SHAPES };
+enum {
+  TWO_HEADS,
+  ODD,
+  ONE_HEAD,
+  PARTS,
+  SHAPES,
+  WIDE = SHAPES,
+  WIDE_ODD,
+  WIDE_KIN,
+  WIDE_AFTER,
+  WINDOWED,
+  GEMMA,
+  ALL_SHAPES
+};
 static const mk_config shapes[ALL_SHAPES] = {
     [TWO_HEADS] = {.hidden = 128,
                    .intermediate = 160,
@@ -85,6 +98,19 @@ static const mk_config shapes[ALL_SHAPES] = {
                   .residual_multiplier = 0.22,
                   .logits_scaling = 7,
                   COMMON},
+    /* With norms of what is added, and rows of q, k and v that ranks share as they come. */
+    [WIDE_AFTER] = {.hidden = 203,
+                    .intermediate = 667,
+                    .layers = 2,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .head_dim = 64,
+                    .vocab = 99,
+                    .norm_after = true,
+                    .qk_norm = MK_QK_NORM_ALL,
+                    .qkv_bias = true,
+                    .o_bias = true,
+                    COMMON},
     [WINDOWED] = {.hidden = 96,
                   .intermediate = 272,
                   .layers = 2,
@@ -290,6 +316,7 @@ Test(ranks, wide_steps) {
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 1, .context = 1024, .steps = 6});
   expect_form(PARTS, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
   expect_form(WIDE_KIN, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
+  expect_form(WIDE_AFTER, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
 }
 
 Test(ranks, wide_steps_of_several_sequences) {
@@ -297,6 +324,7 @@ Test(ranks, wide_steps_of_several_sequences) {
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 20, .context = 128, .steps = 6});
   expect_form(WIDE, (form){.rows = 128, .slots = 7, .context = 128, .steps = 6, .sampling = true});
   expect_form(WIDE_KIN, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .sampling = true});
+  expect_form(WIDE_AFTER, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .sampling = true});
 }
 
 Test(ranks, a_cache_in_fp8) {
@@ -457,8 +485,12 @@ Test(ranks, tiles_of_wide_programs) {
     mk_config config;
     cr_assert_eq(mk_synth_shape(names[i], &config), MK_OK);
     config.layers = 1;
+    mk_config after = config;
+    after.norm_after = true;
+    after.qk_norm = MK_QK_NORM_ALL;
     for (uint32_t ranks = 1; ranks <= (i == 0 ? 4 : 8); ranks *= 2) {
       expect_shares(&config, ranks, true);
+      expect_shares(&after, ranks, true);
     }
     expect_shares(&config, 3, false);
   }

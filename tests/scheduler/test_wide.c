@@ -155,6 +155,17 @@ Test(wide_form, all_biases) {
   }
 }
 
+Test(wide_form, norms_after_and_over_all_heads) {
+  for (size_t i = 0; i < SHAPES; i++) {
+    mk_config c = shapes[i];
+    c.norm_after = true;
+    c.qk_norm = MK_QK_NORM_ALL;
+    c.qkv_bias = i % 2 != 0;
+    c.o_bias = i % 2 != 0;
+    expect_shape(&c, 1200 + 100 * (uint32_t)i);
+  }
+}
+
 /* The factor on sine and cosine is in attention's, or, of a part of the dims, in gains. */
 Test(wide_form, stretched_rotations) {
   for (size_t i = 0; i < 2; i++) {
@@ -249,7 +260,7 @@ Test(wide_form, values_are_reused) {
   cr_assert_gt(buffers_of(5, true), buffers_of(2, true) + 3 * 8);
 }
 
-/* Other rows, and families that norm elsewhere, are as they were. */
+/* Other rows, and families with other gates or gains, are as they were. */
 Test(wide_form, is_of_llamas_and_their_kin) {
   mk_config c = shapes[0];
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
@@ -262,7 +273,7 @@ Test(wide_form, is_of_llamas_and_their_kin) {
   c.qk_norm = MK_QK_NORM_HEAD;
   expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, true);
   c.qk_norm = MK_QK_NORM_ALL;
-  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, false);
+  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 1}, true);
   c = shapes[0];
   have_factors(&c);
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
@@ -274,5 +285,10 @@ Test(wide_form, is_of_llamas_and_their_kin) {
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
   c = shapes[0];
   c.norm_after = true;
+  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
+  c = shapes[0];
+  c.norm_around = true;
+  expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
+  c.norm_plus_one = true;
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
 }

@@ -240,6 +240,17 @@ Test(wide_slots, all_biases) {
   expect_shape(&c, 500);
 }
 
+Test(wide_slots, norms_after_and_over_all_heads) {
+  for (uint32_t i = 0; i < 2; i++) {
+    mk_config c = shapes[i];
+    c.norm_after = true;
+    c.qk_norm = MK_QK_NORM_ALL;
+    c.qkv_bias = i == 1;
+    c.o_bias = i == 1;
+    expect_shape(&c, 600 + 100 * i);
+  }
+}
+
 static void expect_wide(const mk_config *config, mk_compile_options options, bool wide) {
   mk_program *p;
   options.sms = 4;
@@ -264,6 +275,8 @@ Test(wide_slots, which_programs_have_lists) {
   c.qkv_bias = true;
   expect_wide(&c, (mk_compile_options){.rows = 128}, true);
   c.norm_after = true;
+  expect_wide(&c, (mk_compile_options){.rows = 128}, true);
+  c.gelu = true;
   expect_wide(&c, (mk_compile_options){.rows = 128}, false);
 }
 

@@ -105,11 +105,29 @@ static void stage_glu(generator *g, uint32_t spread) {
   add_vector(g, out);
 }
 
-/* Chunks of LINEAR_ADD of x, or of REDUCE_ADD of parts: the residual moves on. */
+/* The squares of the sum of parts, which are one chain. */
+static vector push_squares(generator *g, const vector *parts) {
+  vector out = {.buffer = test_add_value(g, "squares", MK_DTYPE_F32, MK_STORE_STAMPED, 1, 1, 1),
+                .hint = test_new_hint(g)};
+  mk_instruction *in = test_push(g, test_below(g, g->sms), MK_OP_SQUARES);
+  in->operands[MK_SLOT_SQUARES_parts] = test_whole(g, parts->buffer);
+  in->operands[MK_SLOT_SQUARES_squares] = test_whole(g, out.buffer);
+  in->params[MK_PARAM_SQUARES_width] = g->hidden;
+  test_hint_signal(g, in, out.hint);
+  test_hint_wait(g, in, parts->hint);
+  return out;
+}
+
+/* Chunks of LINEAR_ADD of x, or of what adds parts: the residual moves on. */
 static void stage_add(generator *g, const vector *x, const vector *parts, uint32_t spread) {
   residual old = g->residual, new = {.counter = NONE};
   bool from_row = old.buffer == NONE || test_below(g, 4) == 0, in_place = !from_row && test_below(g, 2) == 0;
-  bool normed = x == NULL && test_below(g, 3) == 0; /* which takes all columns of the parts */
+  bool normed = x == NULL && test_below(g, 3) == 0; /* which takes all columns of the parts, */
+  bool squared = normed && test_below(g, 2) == 0;   /* or goes by their squares */
+  vector squares = {0};
+  if (squared) {
+    squares = push_squares(g, parts);
+  }
   uint16_t base = from_row && test_below(g, 2) == 0
                       ? test_add_value(g, "base", MK_DTYPE_F32, MK_STORE_PLAIN, 1, g->hidden, MK_TILE)
                       : NONE;
@@ -133,7 +151,11 @@ static void stage_add(generator *g, const vector *x, const vector *parts, uint32
         offset->operands[MK_SLOT_OFFSET_bias] = test_whole(g, g->gain);
       }
     }
-    mk_instruction *in = test_push(g, c->sm, x != NULL ? MK_OP_LINEAR_ADD : normed ? MK_OP_NORM_ADD : MK_OP_REDUCE_ADD);
+    mk_instruction *in = test_push(g, c->sm,
+                                   x != NULL ? MK_OP_LINEAR_ADD
+                                   : squared ? MK_OP_ADD_NORMED
+                                   : normed  ? MK_OP_NORM_ADD
+                                             : MK_OP_REDUCE_ADD);
     uint32_t slot = x != NULL ? MK_SLOT_LINEAR_ADD_residual_in
                     : normed  ? MK_SLOT_NORM_ADD_residual_in
                               : MK_SLOT_REDUCE_ADD_residual_in;
@@ -143,8 +165,14 @@ static void stage_add(generator *g, const vector *x, const vector *parts, uint32
       in->operands[MK_SLOT_LINEAR_ADD_weight] =
           test_tiles(weight, c->first, c->count, 0, mk_buffer_grid_cols(&g->p->buffers[weight]));
       test_hint_wait(g, in, x->hint);
-    } else if (normed) {
-      in->operands[MK_SLOT_NORM_ADD_parts] = test_whole(g, parts->buffer);
+    } else if (normed) { /* the operands of both in the same slots */
+      in->operands[MK_SLOT_NORM_ADD_parts] =
+          squared ? test_tiles(parts->buffer, 0, mk_buffer_grid_rows(&g->p->buffers[parts->buffer]), c->first, c->count)
+                  : test_whole(g, parts->buffer);
+      if (squared) {
+        in->operands[MK_SLOT_ADD_NORMED_squares] = test_whole(g, squares.buffer);
+        test_hint_wait(g, in, squares.hint);
+      }
       in->operands[MK_SLOT_NORM_ADD_gain] = test_whole(g, g->gain);
       test_set_norm(g, in, MK_PARAM_NORM_ADD_eps, MK_PARAM_NORM_ADD_width);
       test_hint_wait(g, in, parts->hint);
@@ -471,7 +499,8 @@ static mk_status finish(generator *g) {
 /* No weights, and no cache. */
 static bool streams_nothing(uint32_t opcode) {
   return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_OFFSET || opcode == MK_OP_NORM_ADD ||
-         opcode == MK_OP_NORM_HEADS || opcode == MK_OP_NORM || opcode == MK_OP_APPEND;
+         opcode == MK_OP_NORM_HEADS || opcode == MK_OP_NORM || opcode == MK_OP_APPEND || opcode == MK_OP_SQUARES ||
+         opcode == MK_OP_ADD_NORMED;
 }
 
 /* After an attention, whose loader looks at the step state, something streams weights before the boundary. */

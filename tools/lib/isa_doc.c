@@ -149,7 +149,7 @@ static const char columns[] =
     "word, and may publish a result before it has read all of them; the others stage their inputs first.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names; norm(x) =\n"
-    "bf16(x * (plus + gain)) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and\n"
+    "bf16(x * (plus + gain)) / sqrt(mean(x^2) + eps); where a product has `squares`, x is bf16(x * gain) already, and\n"
     "they are the sums of the squares of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
 
 static const struct {
@@ -233,8 +233,10 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   write_filled(info->semantics, out);
   fprintf(out, "\n\nStep state: %s.", NAME_OF(uses, info->state));
   fputs(info->streams ? " Streams." : "", out);
-  fputs(info->families_only ? " On a GPU for other families than Llama alone, not in wide steps." : "", out);
-  fputs(info->wide_only ? " On a GPU for wide programs alone." : "", out);
+  if (info->families_only || info->wide_only) {
+    fprintf(out, " On a GPU for %s%s alone.", info->wide_only ? "wide programs" : "other families than Llama",
+            info->wide_only && info->families_only ? " of other families than Llama" : "");
+  }
   if (info->entries != MK_ENTRIES_NONE) {
     fprintf(out, " Carries out %s.", NAME_OF(entries, info->entries));
   }

@@ -33,32 +33,33 @@ namespace mk {
 // opcode's PARTs, a gain among its WHOLEs; -1: there is none.
 struct opcode_row {
   uint32_t number = 0;
-  bool absent = false;      // programs with it are refused (vm/gpu/refuse.c): for this kernel nothing below is set
-  uint32_t parts = 0;       // how many PARTs it has
-  int weight = -1;          // goes by in pages
-  int cache = -1;           // its blocks do
-  int residual = -1;        // comes in; the residual that leaves, and its rounded copy, come next
-  int gain = -1;            // of a norm
-  bool linear = false;      // multiplies the weight by x, in a body that all such opcodes share
-  bool normed = false;      // has a gain
-  bool adds = false;        // to the residual
-  bool adds_parts = false;  // to the residual, what others have left in parts
-  bool adds_norm = false;   // to the residual, the norm of their sum (MK_SUMS)
-  bool storer = false;      // touches an operand, and so finishes the instruction
-  bool appends = false;     // to the cache that it reads
-  bool attends = false;     // reads a cache that others have appended to
-  bool logits = false;      // are made
-  bool scores = false;      // are made, with their front
-  bool fronts = false;      // are looked at
-  bool candidate = false;   // is made
-  bool draws = false;       // makes one of fronts
-  bool sifts = false;       // makes a round of a search
-  bool rotates = false;     // what becomes of sums, too
-  bool gates = false;       // the same
-  bool keeps_sums = false;  // the same
-  bool items = false;       // MK_ENTRIES
-  bool reductions = false;  // the same
-  bool moves_on = false;    // the step state
+  bool absent = false;       // programs with it are refused (vm/gpu/refuse.c): for this kernel nothing below is set
+  uint32_t parts = 0;        // how many PARTs it has
+  int weight = -1;           // goes by in pages
+  int cache = -1;            // its blocks do
+  int residual = -1;         // comes in; the residual that leaves, and its rounded copy, come next
+  int gain = -1;             // of a norm
+  bool linear = false;       // multiplies the weight by x, in a body that all such opcodes share
+  bool normed = false;       // has a gain
+  bool adds = false;         // to the residual
+  bool adds_parts = false;   // to the residual, what others have left in parts
+  bool adds_norm = false;    // to the residual, the norm of their sum (MK_SUMS)
+  bool adds_scaled = false;  // the same by squares that others have made
+  bool storer = false;       // touches an operand, and so finishes the instruction
+  bool appends = false;      // to the cache that it reads
+  bool attends = false;      // reads a cache that others have appended to
+  bool logits = false;       // are made
+  bool scores = false;       // are made, with their front
+  bool fronts = false;       // are looked at
+  bool candidate = false;    // is made
+  bool draws = false;        // makes one of fronts
+  bool sifts = false;        // makes a round of a search
+  bool rotates = false;      // what becomes of sums, too
+  bool gates = false;        // the same
+  bool keeps_sums = false;   // the same
+  bool items = false;        // MK_ENTRIES
+  bool reductions = false;   // the same
+  bool moves_on = false;     // the step state
   mk_state_use state = MK_STATE_NONE;
   int places[MK_MAX_OPERANDS] = {};  // by slot: the operand's number
   bool writes[MK_MAX_OPERANDS] = {};
@@ -118,12 +119,13 @@ __host__ __device__ constexpr opcode_table make_opcodes() {
   t.NAME.take_operand(slot, MK_##extent##_##NAME##_##field, MK_ACCESS_##access, MK_ROLE_##role, MK_EXTENT_##extent, \
                       MK_OPERAND_STORE_##store);
 #define MK_CONTENT(NAME, field, content) t.NAME.take_content(MK_SLOT_##NAME##_##field, MK_CONTENT_##content);
-#define MK_SUMS(NAME, kind)                            \
-  t.NAME.adds_norm = MK_SUMS_##kind == MK_SUMS_NORMED; \
-  t.NAME.rotates = MK_SUMS_##kind == MK_SUMS_ROTATED;  \
-  t.NAME.gates = MK_SUMS_##kind == MK_SUMS_GATED;      \
+#define MK_SUMS(NAME, kind)                              \
+  t.NAME.adds_norm = MK_SUMS_##kind == MK_SUMS_NORMED;   \
+  t.NAME.adds_scaled = MK_SUMS_##kind == MK_SUMS_SCALED; \
+  t.NAME.rotates = MK_SUMS_##kind == MK_SUMS_ROTATED;    \
+  t.NAME.gates = MK_SUMS_##kind == MK_SUMS_GATED;        \
   t.NAME.keeps_sums = MK_SUMS_##kind == MK_SUMS_KEPT;
-#define MK_STREAMS(NAME) t.NAME.adds_parts = t.NAME.adds && !t.NAME.adds_norm;
+#define MK_STREAMS(NAME) t.NAME.adds_parts = t.NAME.adds && !t.NAME.adds_norm && !t.NAME.adds_scaled;
 #define MK_ENTRIES(NAME, kind)                          \
   t.NAME.items = MK_ENTRIES_##kind == MK_ENTRIES_ITEMS; \
   t.NAME.reductions = MK_ENTRIES_##kind == MK_ENTRIES_REDUCTIONS;

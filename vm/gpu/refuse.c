@@ -84,13 +84,14 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const int gain = mk_opcode_reads(info, MK_CONTENT_GAIN), work = mk_opcode_reads(info, MK_CONTENT_WORK);
   const bool chooses = mk_opcode_writes(info, MK_CONTENT_LOGITS) >= 0;
-  /* What a normed input comes with: squares in wide steps, and otherwise a gain, which a HEAD may do without. */
-  const int norm = gain < 0 || (chooses && !wide) ? -1 : wide ? mk_opcode_slot(info, "squares") : gain;
-  const char *bare = chooses ? "an input with a gain" : "an input that is not normed";
+  /* A normed input comes with squares in wide steps, and otherwise with a gain, which a HEAD may do without. */
+  const bool has_gain = gain >= 0 && in->operands[gain].rows != 0;
+  const bool squared = gain >= 0 && in->operands[mk_opcode_slot(info, "squares")].rows != 0;
   return !wide && mk_param_named(in, "extras") != 0            ? "a bias, or a norm of queries and keys,"
          : !wide && mk_param_named(in, "biased") != 0          ? "a bias"
          : !wide && gain < 0 && mk_param_named(in, "eps") != 0 ? "a norm of queries and keys"
-         : norm >= 0 && in->operands[norm].rows == 0           ? bare
+         : wide && has_gain && !squared                        ? "an input with a gain"
+         : !wide && gain >= 0 && !has_gain && !chooses         ? "an input that is not normed"
          : !wide && work >= 0 && in->operands[work].rows != 0  ? "a work list of rows"
          : !wide && mk_param_named(in, "factor") != 0          ? "a factor on logits"
                                                                : NULL;
@@ -113,8 +114,13 @@ static bool is_wide(const mk_program *program) {
 static bool is_of_family(const mk_instruction *in, bool wide) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
+  const int gain = mk_opcode_slot(info, "gain"), squares = mk_opcode_slot(info, "squares");
+  /* A gain that is not there has been multiplied by where there are squares to read. */
+  const bool squared =
+      squares >= 0 && info->operands[squares].access == MK_ACCESS_READ && in->operands[squares].rows != 0;
   return info->families_only || mk_param_named(in, "extras") != 0 || mk_param_named(in, "biased") != 0 ||
          mk_param_named(in, "factor") != 0 || (!normed && mk_param_named(in, "eps") != 0) ||
+         (wide && gain >= 0 && in->operands[gain].rows == 0 && !squared) ||
          (!wide && mk_gpu_find_parameter(in, false) != NULL);
 }
 

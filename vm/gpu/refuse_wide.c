@@ -3,7 +3,7 @@
  *
  * The verifier knows one thread for each role. This kernel's consumers are eight warps, which store themselves, each by
  * its own row tile of a product and by lines elsewhere, and which meet where an instruction begins that is no product,
- * where a normed product has its sums, and before a signal. Programs that count on more are refused here. */
+ * where what is normed has its sums, and before a signal. Programs that count on more are refused here. */
 #include "vm/gpu/machine_internal.h"
 
 static bool is_empty(const mk_operand *o) { return o->rows == 0 || o->cols == 0; }
@@ -191,8 +191,9 @@ static bool keeps_residual(const mk_opcode_info *info) {
  * comes before it. */
 static mk_status check_meeting(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  if (mk_opcode_is_product(info) &&
-      mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0) { /* the warps have the scales in common */
+  const int squares = mk_opcode_slot(info, "squares");
+  if (mk_opcode_is_product(info) && squares >= 0 &&
+      !is_empty(&in->operands[squares])) { /* the warps have the scales in common */
     return signals_release(program, in)
                ? MK_OK
                : mk_error(MK_ERR_FILE,

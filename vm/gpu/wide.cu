@@ -16,7 +16,9 @@
 #endif
 #include "instructions/linear_wide.cuh"
 #include "instructions/norm.cuh"
+#include "instructions/norm_heads_wide.cuh"
 #include "instructions/offset_wide.cuh"
+#include "instructions/squares.cuh"
 #include "vm/gpu/controller.cuh"
 #include "vm/gpu/queue.cuh"
 #include "vm/gpu/wide_loader.cuh"
@@ -59,6 +61,11 @@ __device__ __forceinline__ void run_loader(device d) {
   }
 }
 
+// The opcode by whose code an instruction is carried out: a sum of parts is added by one body, normed or not.
+__device__ inline uint32_t body_of(uint32_t opcode) {
+  return MK_GPU_FAMILIES && opcode == only<&opcode_row::adds_scaled> ? only<&opcode_row::adds_parts> : opcode;
+}
+
 // The instruction is looked up anew each time, since registers are short.
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &) {
@@ -66,7 +73,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
   static_assert(!MK_GPU_SAMPLES || !opcodes.NAME.scores || MK_HAS(consume_##NAME(c, instruction_at_hand(c))), \
                 "no consume_" #NAME);
 #include "vm/program/opcodes.def"
-  switch (instruction_at_hand(c).opcode) {
+  switch (body_of(instruction_at_hand(c).opcode)) {
 #define MK_OPCODE(NAME, text, state, semantics)                               \
   case opcodes.NAME.number:                                                   \
     if constexpr (searches(opcodes.NAME)) {                                   \

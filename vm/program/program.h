@@ -352,7 +352,14 @@ typedef enum mk_content {
   MK_CONTENT_CANDIDATE,
   MK_CONTENT_COUNT
 } mk_content;
-typedef enum mk_sums { MK_SUMS_PLAIN, MK_SUMS_KEPT, MK_SUMS_ROTATED, MK_SUMS_GATED, MK_SUMS_NORMED } mk_sums;
+typedef enum mk_sums {
+  MK_SUMS_PLAIN,
+  MK_SUMS_KEPT,
+  MK_SUMS_ROTATED,
+  MK_SUMS_GATED,
+  MK_SUMS_NORMED,
+  MK_SUMS_SCALED
+} mk_sums;
 typedef enum mk_fusion { MK_FUSION_NONE, MK_FUSION_ALWAYS, MK_FUSION_ALONE } mk_fusion;
 typedef enum mk_entries { MK_ENTRIES_NONE, MK_ENTRIES_ITEMS, MK_ENTRIES_REDUCTIONS } mk_entries;
 

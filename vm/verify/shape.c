@@ -44,6 +44,14 @@ static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, const n
 
 static uint32_t chains_of(uint32_t cols) { return (cols + MK_CHAIN_COLS - 1) / MK_CHAIN_COLS; }
 
+/* Squares of chains, `chains` from `first` on, in a buffer that has those of so many columns. */
+static mk_status expect_squares(mk_shape *s, uint32_t squares, uint32_t cols, uint32_t first, uint32_t chains) {
+  MK_TRY(mk_expect_sole(s, squares));
+  MK_TRY(mk_expect(s, squares, "tile width", mk_shape_buffer(s, squares)->tile_cols, 1));
+  MK_TRY(mk_expect(s, squares, "number of columns in the buffer", mk_shape_buffer(s, squares)->cols, chains_of(cols)));
+  return mk_expect_line_tile(s, squares, first, chains);
+}
+
 /* norm(x) where a NORM has begun the norm: what is left is the scale, by the squares of all `width` columns of x. */
 static mk_status check_squares(mk_shape *s, uint32_t squares, uint32_t weight, uint32_t eps, uint32_t width) {
   const uint32_t cols = s->in->params[width];
@@ -52,10 +60,7 @@ static mk_status check_squares(mk_shape *s, uint32_t squares, uint32_t weight, u
   if (!mk_operand_empty(&s->in->operands[weight])) {
     MK_TRY(mk_expect(s, weight, "number of columns", s->extents[weight].cols, cols));
   }
-  MK_TRY(mk_expect_sole(s, squares));
-  MK_TRY(mk_expect(s, squares, "tile width", mk_shape_buffer(s, squares)->tile_cols, 1));
-  MK_TRY(mk_expect(s, squares, "number of columns in the buffer", mk_shape_buffer(s, squares)->cols, chains_of(cols)));
-  return mk_expect_line_tile(s, squares, 0, chains_of(cols));
+  return expect_squares(s, squares, cols, 0, chains_of(cols));
 }
 
 /* check_norm, or check_squares, or the norm is left out, with its parameters. */
@@ -111,15 +116,10 @@ mk_status mk_shape_QKV(mk_shape *s) {
 /* One chain, whose last tile may end before the padding does. Its columns are those that the chain's place among the
  * squares says. */
 mk_status mk_shape_NORM(mk_shape *s) {
-  const mk_extent *squares = &s->extents[MK_SLOT_NORM_squares];
   const mk_buffer *to = mk_shape_buffer(s, MK_SLOT_NORM_out);
   static const uint32_t slots[] = {MK_SLOT_NORM_x, MK_SLOT_NORM_out};
-  MK_TRY(mk_expect_sole(s, MK_SLOT_NORM_squares));
-  MK_TRY(mk_expect(s, MK_SLOT_NORM_squares, "tile width", mk_shape_buffer(s, MK_SLOT_NORM_squares)->tile_cols, 1));
-  MK_TRY(mk_expect_line_tile(s, MK_SLOT_NORM_squares, squares->col, 1));
-  MK_TRY(mk_expect(s, MK_SLOT_NORM_squares, "number of columns in the buffer",
-                   mk_shape_buffer(s, MK_SLOT_NORM_squares)->cols, chains_of(to->cols)));
-  const uint32_t col = squares->col * MK_CHAIN_COLS;
+  const uint32_t chain = s->extents[MK_SLOT_NORM_squares].col, col = chain * MK_CHAIN_COLS;
+  MK_TRY(expect_squares(s, MK_SLOT_NORM_squares, to->cols, chain, 1));
   MK_TRY(mk_expect(s, MK_SLOT_NORM_out, "number of columns in the buffer modulo 16", to->cols % MK_TILE, 0));
   for (uint32_t i = 0; i < 2; i++) {
     const uint32_t size = mk_shape_buffer(s, slots[i])->cols, left = size > col ? size - col : 0;
@@ -130,6 +130,9 @@ mk_status mk_shape_NORM(mk_shape *s) {
     MK_TRY(mk_expect_line_tile(s, slots[i], col, left < MK_CHAIN_COLS ? left : (uint32_t)MK_CHAIN_COLS));
   }
   const uint32_t all = mk_shape_buffer(s, MK_SLOT_NORM_gain)->cols, given = s->in->params[MK_PARAM_NORM_gains];
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_NORM_gain])) {
+    return mk_expect_param(s, MK_PARAM_NORM_gains, given == 0, "it must be 0 where there is no gain");
+  }
   const uint32_t gains = given == 0 ? all : given;
   MK_TRY(mk_expect_param(s, MK_PARAM_NORM_gains, given < all, "it must be below the number of columns of gain"));
   MK_TRY(mk_expect(s, MK_SLOT_NORM_gain, "number of tiles of 16 columns", (gains + MK_TILE - 1) / MK_TILE,
@@ -198,13 +201,11 @@ mk_status mk_shape_REDUCE_ADD(mk_shape *s) {
                         parts->col, parts->cols);
 }
 
-/* The instruction reads all columns of the sum, and writes those of residual_out. */
-mk_status mk_shape_NORM_ADD(mk_shape *s) {
-  const mk_extent *parts = &s->extents[MK_SLOT_NORM_ADD_parts], *to = &s->extents[MK_SLOT_NORM_ADD_residual_out];
+/* The norm of a sum, over all columns of parts, is added to a residual. Both opcodes have the same operands in the same
+ * slots. */
+static mk_status check_norm_add(mk_shape *s) {
+  const mk_extent *to = &s->extents[MK_SLOT_NORM_ADD_residual_out];
   const uint32_t width = s->in->params[MK_PARAM_NORM_ADD_width], all = mk_shape_buffer(s, MK_SLOT_NORM_ADD_parts)->cols;
-  MK_TRY(check_parts(s, MK_SLOT_NORM_ADD_parts));
-  MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_parts, "first column", parts->col, 0));
-  MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_parts, "number of columns", parts->cols, all));
   MK_TRY(mk_expect_switch(s, MK_PARAM_NORM_ADD_biased));
   MK_TRY(mk_expect_param(s, MK_PARAM_NORM_ADD_width, width <= all, "it must be at most the columns of parts"));
   MK_TRY(check_norm(s, MK_SLOT_NORM_ADD_gain, MK_SLOT_NORM_ADD_gain, &NORM_PARAMS(NORM_ADD),
@@ -212,6 +213,46 @@ mk_status mk_shape_NORM_ADD(mk_shape *s) {
   MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_residual_out, "first column modulo 16", to->col % MK_TILE, 0));
   return check_residual(s, MK_SLOT_NORM_ADD_residual_in, MK_SLOT_NORM_ADD_residual_out, MK_SLOT_NORM_ADD_out, to->col,
                         to->cols);
+}
+
+/* The instruction reads all columns of the sum, and writes those of residual_out. */
+mk_status mk_shape_NORM_ADD(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_NORM_ADD_parts];
+  MK_TRY(check_parts(s, MK_SLOT_NORM_ADD_parts));
+  MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_parts, "first column", parts->col, 0));
+  MK_TRY(mk_expect(s, MK_SLOT_NORM_ADD_parts, "number of columns", parts->cols,
+                   mk_shape_buffer(s, MK_SLOT_NORM_ADD_parts)->cols));
+  return check_norm_add(s);
+}
+
+/* Of the sum it reads the columns of residual_out. */
+mk_status mk_shape_ADD_NORMED(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_ADD_NORMED_parts], *to = &s->extents[MK_SLOT_ADD_NORMED_residual_out];
+  const uint32_t all = mk_shape_buffer(s, MK_SLOT_ADD_NORMED_parts)->cols;
+  MK_TRY(check_parts(s, MK_SLOT_ADD_NORMED_parts));
+  MK_TRY(mk_expect(s, MK_SLOT_ADD_NORMED_parts, "first column", parts->col, to->col));
+  MK_TRY(mk_expect(s, MK_SLOT_ADD_NORMED_parts, "number of columns", parts->cols, to->cols));
+  MK_TRY(expect_squares(s, MK_SLOT_ADD_NORMED_squares, all, 0, chains_of(all)));
+  return check_norm_add(s);
+}
+
+/* One chain, whose columns are those that its place among the squares says. */
+mk_status mk_shape_SQUARES(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_SQUARES_parts];
+  const uint32_t all = mk_shape_buffer(s, MK_SLOT_SQUARES_parts)->cols, width = s->in->params[MK_PARAM_SQUARES_width];
+  const uint32_t chain = s->extents[MK_SLOT_SQUARES_squares].col, col = chain * MK_CHAIN_COLS;
+  const uint32_t left = all > col ? all - col : 0;
+  MK_TRY(check_parts(s, MK_SLOT_SQUARES_parts));
+  MK_TRY(mk_expect(s, MK_SLOT_SQUARES_parts, "number of columns in the buffer modulo 16", all % MK_TILE, 0));
+  MK_TRY(expect_squares(s, MK_SLOT_SQUARES_squares, all, chain, 1));
+  MK_TRY(mk_expect(s, MK_SLOT_SQUARES_parts, "first column", parts->col, col));
+  MK_TRY(mk_expect(s, MK_SLOT_SQUARES_parts, "number of columns", parts->cols,
+                   left < MK_CHAIN_COLS ? left : (uint32_t)MK_CHAIN_COLS));
+  MK_TRY(mk_expect_param(s, MK_PARAM_SQUARES_width, width != 0 && width <= all,
+                         "it must be above 0, and at most the columns of parts"));
+  return mk_operand_empty(&s->in->operands[MK_SLOT_SQUARES_gain])
+             ? MK_OK
+             : check_gain(s, MK_SLOT_SQUARES_gain, MK_PARAM_SQUARES_width, width);
 }
 
 /* The result stays with the SM, so there is no rounded copy of it; everything else is as in check_residual. */

@@ -132,8 +132,8 @@ Test(gpu_families, wide_steps) {
        {MK_GPU_IMAGE_WIDE_SLOTS_RANKS, MK_GPU_IMAGE_WIDE_SLOTS_RANKS_FAMILIES,
         MK_GPU_IMAGE_WIDE_SLOTS_RANKS_QUANTISED}},
   };
-  enum { PLAIN, HEADS, QUANTISED, QUANTISED_BIASES, FACTORS, BIASES, FORMS };
-  static const int kernels[FORMS] = {0, 1, 2, 2, 1, 1};
+  enum { PLAIN, HEADS, QUANTISED, QUANTISED_BIASES, FACTORS, BIASES, NORMS_AFTER, FORMS };
+  static const int kernels[FORMS] = {0, 1, 2, 2, 1, 1, 1};
   for (int form = 0; form < FORMS; form++) {
     mk_config config;
     mk_graph *graph;
@@ -141,7 +141,8 @@ Test(gpu_families, wide_steps) {
     config.head_dim = 128;
     config.intermediate = 1024;
     config.qkv_bias = form == HEADS || form == QUANTISED_BIASES;
-    config.qk_norm = form == HEADS ? MK_QK_NORM_HEAD : MK_QK_PLAIN;
+    config.qk_norm = form == HEADS ? MK_QK_NORM_HEAD : form == NORMS_AFTER ? MK_QK_NORM_ALL : MK_QK_PLAIN;
+    config.norm_after = form == NORMS_AFTER;
     config.logits_scaling = form == FACTORS ? 7 : 0;
     config.mlp_bias = form == BIASES;
     if (kernels[form] == 2) {

@@ -259,7 +259,8 @@ Test(gpu_refusals, wide_programs) {
     expect_refused(program, "(qkv): a gain of 1 + w is not yet in wide steps");
     program = compile_slots(false, rows, 1);
     first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_squares].rows = 0;
-    expect_refused(program, "(glu): an input that is not normed is not yet in wide steps");
+    first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_gain] = first(program, MK_OP_NORM)->operands[MK_SLOT_NORM_gain];
+    expect_refused(program, "(glu): an input with a gain is not yet in wide steps");
     program = compile_slots(false, rows, 1);
     program->machine.consumer_warps = 16;
     expect_refused(program, "the program is for another machine");

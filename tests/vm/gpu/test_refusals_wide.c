@@ -43,9 +43,15 @@ static void have_biases(mk_config *config) {
   config->o_bias = true;
   config->mlp_bias = true;
 }
-static mk_program *compile_kin(void) {
+static void have_norms_after(mk_config *config) {
+  config->norm_after = true;
+  config->qk_norm = MK_QK_NORM_ALL;
+  config->qkv_bias = true;
+  config->o_bias = true;
+}
+static mk_program *compile_kin(void (*have)(mk_config *)) {
   mk_config config = shape;
-  have_factors(&config);
+  have(&config);
   return test_prompt_program(&config, SMS, CONTEXT, ROWS);
 }
 
@@ -106,7 +112,7 @@ Test(gpu_refusals_wide, compiled_programs_are_taken) {
       {.hidden = 144, .intermediate = 1040, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 128, .vocab = 100},
       {.hidden = 2120, .intermediate = 4104, .layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 64, .vocab = 1000}};
   static const uint32_t sms[] = {1, 3, 132};
-  static void (*const kin[])(mk_config *) = {NULL, have_factors, have_biases};
+  static void (*const kin[])(mk_config *) = {NULL, have_factors, have_biases, have_norms_after};
   for (uint32_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
     for (uint32_t k = 0; k < sizeof kin / sizeof kin[0]; k++) {
       mk_config config = shapes[s];
@@ -161,11 +167,14 @@ Test(gpu_refusals_wide, compiled_programs_of_ranks_are_taken) {
 Test(gpu_refusals_wide, opcodes_that_know_stamps_alone) {
   bool there[MK_OP_COUNT] = {false};
   uint32_t refused = 0;
-  mk_program *base = compile_kin();
-  for (size_t i = 0; i < base->instruction_count; i++) {
-    there[base->instructions[i].opcode] = true;
+  static void (*const kin[])(mk_config *) = {have_factors, have_norms_after};
+  for (uint32_t k = 0; k < 2; k++) {
+    mk_program *base = compile_kin(kin[k]);
+    for (size_t i = 0; i < base->instruction_count; i++) {
+      there[base->instructions[i].opcode] = true;
+    }
+    mk_program_free(base);
   }
-  mk_program_free(base);
   for (uint32_t opcode = 1; opcode < MK_OP_COUNT; opcode++) {
     mk_program *p = compile();
     find(p, MK_OP_QKV, 1)->opcode = (uint8_t)opcode; /* whose operands are then those of a QKV */

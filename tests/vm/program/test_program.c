@@ -171,7 +171,8 @@ Test(program, opcode_facts) {
     cr_expect_eq(listed, info->entries != MK_ENTRIES_NONE, "%s: listed operands, and entries of the list", info->name);
     cr_expect(!info->streams || reads || mk_opcode_finisher(info) == MK_ROLE_STORER, "%s streams what?", info->name);
     const bool adds = mk_opcode_slot(info, "residual_in") >= 0;
-    const bool sums = mk_opcode_is_product(info) ? !adds : info->sums == MK_SUMS_NORMED && adds;
+    const bool norms = info->sums == MK_SUMS_NORMED || info->sums == MK_SUMS_SCALED;
+    const bool sums = mk_opcode_is_product(info) ? !adds : norms && adds;
     cr_expect_eq(info->sums != MK_SUMS_PLAIN, sums, "%s: what becomes of its sums?", info->name);
     advances += info->state == MK_STATE_WRITE;
     if (info->fusion != MK_FUSION_NONE) {

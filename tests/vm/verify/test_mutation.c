@@ -146,7 +146,7 @@ static bool shows_less(const mk_program *p) {
   for (size_t i = 0; i < p->instruction_count; i++) {
     const uint32_t opcode = p->instructions[i].opcode;
     if (opcode == MK_OP_OFFSET || opcode == MK_OP_NORM_ADD || opcode == MK_OP_NORM_HEADS || opcode == MK_OP_NORM ||
-        opcode == MK_OP_APPEND) {
+        opcode == MK_OP_APPEND || opcode == MK_OP_SQUARES || opcode == MK_OP_ADD_NORMED) {
       return true;
     }
   }

@@ -40,6 +40,15 @@ static mk_program *compile_kin(void) {
   return test_prompt_program(&config, SMS, CONTEXT, ROWS);
 }
 
+/* Which norms what it adds, and heads of q and k all together. */
+static mk_program *compile_after(void) {
+  mk_config config = shape;
+  config.norm_after = true;
+  config.qk_norm = MK_QK_NORM_ALL;
+  config.o_bias = true;
+  return test_prompt_program(&config, SMS, CONTEXT, ROWS);
+}
+
 /* The `number`th one of that opcode. */
 static mk_instruction *find(mk_program *p, mk_opcode opcode, uint32_t number) {
   for (size_t i = 0; i < p->instruction_count; i++) {
@@ -95,16 +104,14 @@ static bool of_same_value(const mk_program *p, uint32_t a, uint32_t b) {
 }
 
 /* Each wait by itself is needed, but where an earlier instruction of the queue has made it, or one for another tile. */
-Test(verify_wide, a_wait_left_out) {
-  static const mk_opcode needed[] = {MK_OP_QKV,         MK_OP_APPEND,     MK_OP_ATTEND,    MK_OP_GLU,
-                                     MK_OP_LINEAR_PART, MK_OP_LINEAR_ADD, MK_OP_REDUCE_ADD};
+static void leave_out_waits(mk_program *(*make)(void), const mk_opcode *needed, uint32_t opcodes) {
   uint32_t tried = 0;
-  for (uint32_t o = 0; o < sizeof needed / sizeof needed[0]; o++) {
-    mk_program *base = compile();
+  for (uint32_t o = 0; o < opcodes; o++) {
+    mk_program *base = make();
     const uint32_t all = count(base, needed[o]), step = all / test_effort(6, 60) + 1;
     mk_program_free(base);
     for (uint32_t n = 0; n < all; n += step) {
-      mk_program *p = compile();
+      mk_program *p = make();
       mk_instruction *in = find(p, needed[o], n);
       const uint32_t wait = n % in->wait_count;
       bool known = false;
@@ -123,23 +130,38 @@ Test(verify_wide, a_wait_left_out) {
   }
   cr_assert_gt(tried, 5);
 }
+Test(verify_wide, a_wait_left_out) {
+  static const mk_opcode needed[] = {MK_OP_QKV,         MK_OP_APPEND,     MK_OP_ATTEND,    MK_OP_GLU,
+                                     MK_OP_LINEAR_PART, MK_OP_LINEAR_ADD, MK_OP_REDUCE_ADD};
+  static const mk_opcode after[] = {MK_OP_QKV, MK_OP_NORM_HEADS,  MK_OP_APPEND,  MK_OP_ATTEND,
+                                    MK_OP_GLU, MK_OP_LINEAR_PART, MK_OP_SQUARES, MK_OP_ADD_NORMED};
+  leave_out_waits(compile, needed, sizeof needed / sizeof needed[0]);
+  leave_out_waits(compile_after, after, sizeof after / sizeof after[0]);
+}
+static void wait_for_less(mk_program *(*make)(void), mk_opcode opcode) {
+  mk_program *p = make();
+  mk_instruction *in = find(p, opcode, 0);
+  in->waits[0].threshold--;
+  expect_order_rejected(p, "threshold", in);
+  mk_program_free(p);
+}
 Test(verify_wide, a_wait_for_all_signals_but_one) {
   static const mk_opcode opcodes[] = {MK_OP_QKV, MK_OP_APPEND, MK_OP_GLU, MK_OP_REDUCE_ADD};
+  static const mk_opcode after[] = {MK_OP_QKV, MK_OP_NORM_HEADS, MK_OP_GLU, MK_OP_ADD_NORMED};
   for (uint32_t o = 0; o < sizeof opcodes / sizeof opcodes[0]; o++) {
-    mk_program *p = compile();
-    mk_instruction *in = find(p, opcodes[o], 0);
-    in->waits[0].threshold--;
-    expect_order_rejected(p, "threshold", in);
-    mk_program_free(p);
+    wait_for_less(compile, opcodes[o]);
+  }
+  for (uint32_t o = 0; o < sizeof after / sizeof after[0]; o++) {
+    wait_for_less(compile_after, after[o]);
   }
 }
 
-Test(verify_wide, a_counter_that_orders_nothing) {
-  mk_program *base = compile();
+static void relax_counters(mk_program *(*make)(void)) {
+  mk_program *base = make();
   const size_t counters = base->counter_count;
   mk_program_free(base);
   for (size_t c = 0; c < counters; c++) {
-    mk_program *p = compile();
+    mk_program *p = make();
     p->counters[c].kind = MK_COUNTER_RELAXED;
     if (strcmp(p->counters[c].name, "candidates") == 0) { /* with several layers, others make a boundary of their own */
       mk_program_free(p);
@@ -148,6 +170,10 @@ Test(verify_wide, a_counter_that_orders_nothing) {
     expect_order_rejected(p, p->counters[c].name, p->instructions);
     mk_program_free(p);
   }
+}
+Test(verify_wide, a_counter_that_orders_nothing) {
+  relax_counters(compile);
+  relax_counters(compile_after);
 }
 
 /* The sum is there, but not what is made of it. */
@@ -313,6 +339,43 @@ REJECTS_KIN(a_norm_by_biases, "S10", "gain: number of tiles of 16 columns", {
 })
 REJECTS(a_norm_of_more_than_its_gain, "S09", "it must be below the number of columns of gain",
         find(p, MK_OP_NORM, 0)->params[MK_PARAM_NORM_gains] = 144)
+#define REJECTS_AFTER(name, rule_id, words, ...) \
+  REJECTS(name, rule_id, words, mk_program_free(p); p = compile_after(); __VA_ARGS__)
+REJECTS_AFTER(a_bare_norm_of_some_columns, "S09", "gains is 144; it must be 0 where there is no gain",
+              find(p, MK_OP_NORM, 0)->params[MK_PARAM_NORM_gains] = 144)
+REJECTS_AFTER(squares_of_another_chain, "S10", "parts: first column", {
+  mk_instruction *in = find(p, MK_OP_SQUARES, 0);
+  in->operands[MK_SLOT_SQUARES_squares].col ^= 1;
+})
+REJECTS_AFTER(squares_of_half_a_chain, "S10", "parts: number of columns", {
+  mk_instruction *in = find(p, MK_OP_SQUARES, 0);
+  cr_assert_eq(in->operands[MK_SLOT_SQUARES_parts].cols, 8);
+  in->operands[MK_SLOT_SQUARES_parts].cols = 4;
+})
+REJECTS_AFTER(squares_of_no_columns, "S09", "width is 0; it must be above 0, and at most the columns of parts",
+              find(p, MK_OP_SQUARES, 0)->params[MK_PARAM_SQUARES_width] = 0)
+REJECTS_AFTER(squares_with_other_biases, "S09", "number of columns of gain before the biases",
+              find(p, MK_OP_SQUARES, 0)->params[MK_PARAM_SQUARES_width]--)
+REJECTS_AFTER(squares_of_one_part, "S10", "parts: number of rows", {
+  mk_instruction *in = find(p, MK_OP_SQUARES, 0);
+  while (in->opcode != MK_OP_SQUARES || in->operands[MK_SLOT_SQUARES_parts].rows == 1) {
+    in++;
+  }
+  in->operands[MK_SLOT_SQUARES_parts].rows = 1;
+})
+REJECTS_AFTER(squares_of_parts_of_another_tile, "S10", "tile of lines",
+              find(p, MK_OP_SQUARES, 0)->operands[MK_SLOT_SQUARES_squares].row ^= 1)
+REJECTS_AFTER(a_sum_by_some_chains, "S10", "squares: number of columns",
+              find(p, MK_OP_ADD_NORMED, 0)->operands[MK_SLOT_ADD_NORMED_squares].cols--)
+REJECTS_AFTER(a_sum_of_other_columns, "S10", "parts: first column", {
+  mk_instruction *in = find(p, MK_OP_ADD_NORMED, 0);
+  while (in->opcode != MK_OP_ADD_NORMED || in->operands[MK_SLOT_ADD_NORMED_parts].col == 0) {
+    in++;
+  }
+  in->operands[MK_SLOT_ADD_NORMED_parts].col = 0;
+})
+REJECTS_AFTER(a_sum_with_biases_that_are_not_there, "S09", "width is 144; it must be the number of columns of gain",
+              { find(p, MK_OP_ADD_NORMED, 0)->params[MK_PARAM_ADD_NORMED_biased] = 0; })
 REJECTS(a_head_without_a_norm, "S10", "gain and squares: both are empty", {
   mk_instruction *in = find(p, MK_OP_HEAD, 0);
   memset(&in->operands[MK_SLOT_HEAD_squares], 0, sizeof in->operands[0]);
@@ -382,9 +445,11 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
 
 static const mutant_rig rig = {.base = compile, .run = run, .seeds = 3};
 static const mutant_rig rig_of_kin = {.base = compile_kin, .run = run, .seeds = 3};
+static const mutant_rig rig_of_norms_after = {.base = compile_after, .run = run, .seeds = 3};
 
 Test(verify_wide, unchanged_program_runs) { mutants_expect_sound(&rig, 1); }
 Test(verify_wide, unchanged_program_of_kin_runs) { mutants_expect_sound(&rig_of_kin, 1); }
+Test(verify_wide, unchanged_program_with_norms_after_runs) { mutants_expect_sound(&rig_of_norms_after, 1); }
 
 static void expect_mutants(const mutant_rig *of) {
   const uint32_t mutants = test_effort(4, 40);
@@ -395,6 +460,7 @@ static void expect_mutants(const mutant_rig *of) {
 }
 Test(verify_wide, what_is_accepted_never_fails) { expect_mutants(&rig); }
 Test(verify_wide, what_is_accepted_of_kin_never_fails) { expect_mutants(&rig_of_kin); }
+Test(verify_wide, what_is_accepted_with_norms_after_never_fails) { expect_mutants(&rig_of_norms_after); }
 
 /* The loader copies what is multiplied, and the cache: what its consumer has seen, or has written itself in a program
  * of one queue, tells it nothing. */
