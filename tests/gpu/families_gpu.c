@@ -55,21 +55,25 @@ static void norm_biased_after(mk_config *config) {
 typedef struct family {
   const char *name;
   void (*change)(mk_config *config);
-  mk_opcode late[4]; /* of its own, that keep their results to themselves; MK_OP_NONE: the end */
+  mk_opcode late[4];      /* of its own, that keep their results to themselves; MK_OP_NONE: the end */
+  mk_opcode wide_late[4]; /* the same in wide steps */
 } family;
 
 /* From the least to the most, so that the first failure is the one to look at. */
 static const family families[] = {
-    {"a layer without rotation", leave_unrotated, {MK_OP_NONE}},
-    {"factors", have_factors, {MK_OP_HEAD, MK_OP_NONE}},
-    {"biases of q, k and v", have_qkv_biases, {MK_OP_QKV, MK_OP_NONE}},
-    {"all biases", have_all_biases, {MK_OP_GLU, MK_OP_NONE}},
-    {"factors and biases", have_factors_and_biases, {MK_OP_NONE}},
-    {"fused tensors, partly rotated", rotate_partly, {MK_OP_NONE}},
-    {"norms of heads", norm_heads, {MK_OP_QKV, MK_OP_ATTENTION, MK_OP_NONE}},
-    {"norms of heads, all biases", norm_biased_heads, {MK_OP_NONE}},
-    {"norms after", norm_after, {MK_OP_NORM_HEADS, MK_OP_NORM_ADD, MK_OP_LINEAR_PART, MK_OP_NONE}},
-    {"norms after, with biases", norm_biased_after, {MK_OP_NONE}},
+    {"a layer without rotation", leave_unrotated, {MK_OP_NONE}, {MK_OP_NONE}},
+    {"factors", have_factors, {MK_OP_HEAD, MK_OP_NONE}, {MK_OP_NONE}},
+    {"biases of q, k and v", have_qkv_biases, {MK_OP_QKV, MK_OP_NONE}, {MK_OP_NONE}},
+    {"all biases", have_all_biases, {MK_OP_GLU, MK_OP_NONE}, {MK_OP_NONE}},
+    {"factors and biases", have_factors_and_biases, {MK_OP_NONE}, {MK_OP_NONE}},
+    {"fused tensors, partly rotated", rotate_partly, {MK_OP_NONE}, {MK_OP_NONE}},
+    {"norms of heads", norm_heads, {MK_OP_QKV, MK_OP_ATTENTION, MK_OP_NONE}, {MK_OP_NONE}},
+    {"norms of heads, all biases", norm_biased_heads, {MK_OP_NONE}, {MK_OP_NONE}},
+    {"norms after",
+     norm_after,
+     {MK_OP_NORM_HEADS, MK_OP_NORM_ADD, MK_OP_LINEAR_PART, MK_OP_NONE},
+     {MK_OP_NORM_HEADS, MK_OP_SQUARES, MK_OP_ADD_NORMED, MK_OP_NONE}},
+    {"norms after, with biases", norm_biased_after, {MK_OP_NONE}, {MK_OP_NONE}},
 };
 
 /* Heads of 64 and 128 dims, sums of more than one round of chains; the last one has nothing that divides by 16 but the
@@ -96,6 +100,9 @@ void test_families(bool quick) {
       if ((!quick || i != 1) && has_wide_steps(&s)) {
         test_prompts_of(&s, i == 0 ? MK_MOST_ROWS : MK_WIDE_ROWS, quick);
         test_many_of(&s, i == 0 ? 64 : 128, quick);
+        if (i == 0) {
+          test_late_of(&s, 64, families[f].wide_late);
+        }
       }
     }
   }

@@ -94,6 +94,14 @@ static void have_factors_and_biases(mk_config *config) {
   config->mlp_bias = true;
 }
 
+/* The same with norms of what is added, and rows of q, k and v that ranks share as they come. */
+static void have_wide_norms_after(mk_config *config) {
+  have_heads_of_64(config);
+  have_norms_after(config);
+  config->qkv_bias = true;
+  config->o_bias = true;
+}
+
 static void have_heads_of_128(mk_config *config) {
   have_heads_of_64(config);
   config->kv_heads = 2;
@@ -583,6 +591,8 @@ void test_ranks(bool quick) {
   compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 64, 64);
   compare_prompt("tiny", " with factors and biases", have_factors_and_biases, 2, 128, 300, 8);
   compare_many("tiny", " with factors and biases", have_factors_and_biases, 2, 64, 72);
+  compare_prompt("tiny", " with norms after", have_wide_norms_after, 2, 128, 300, 8);
+  compare_many("tiny", " with norms after", have_wide_norms_after, 2, 64, 72);
   if (!quick) {
     compare_many("tiny", " with heads of 64 dims", have_heads_of_64, 2, 64, 17);
     compare_many("tiny", " with heads of 128 dims", have_heads_of_128, 2, 128, 140);

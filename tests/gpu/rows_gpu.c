@@ -427,13 +427,17 @@ static void test_company(const shape *s, uint32_t repeats) {
   free_work(&together);
 }
 
+void test_late_of(const shape *s, uint32_t rows, const mk_opcode *late) {
+  for (; *late != MK_OP_NONE; late++) {
+    test_late(s, rows, *late);
+  }
+}
+
 void test_rows_of(const shape *s, const mk_opcode *late, bool quick) {
   test_plans(s, 2, quick ? 4 : 12, false, false);
   test_plans(s, MK_MAX_ROWS, quick ? 8 : 24, false, false);
   test_repeats(s, MK_MAX_ROWS);
-  for (; *late != MK_OP_NONE; late++) {
-    test_late(s, MK_MAX_ROWS, *late);
-  }
+  test_late_of(s, MK_MAX_ROWS, late);
   test_company(s, 1);
 }
 

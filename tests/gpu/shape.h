@@ -26,6 +26,9 @@ void test_one_row_of(const shape *s);
  * opcodes, MK_OP_NONE being the end of them, keeping its results to itself. */
 void test_rows_of(const shape *s, const mk_opcode *late, bool quick);
 
+/* The same of each of some opcodes, in steps of so many rows. */
+void test_late_of(const shape *s, uint32_t rows, const mk_opcode *late);
+
 /* All of wide steps: of the prompt of one sequence, `rows` at a time (prompt_gpu.c), and such that several sequences
  * share (rows_gpu.c). */
 void test_prompts_of(const shape *s, uint32_t rows, bool quick);
