@@ -277,38 +277,43 @@ __device__ inline void publish_span(const consumer &c, const attention_shape &a,
 
 // All warps meet. Then the parts of a round, which begins with block `first` of the split, are added up to sums of
 // spans, and these published; a span that goes on in the next round is kept until then. Where the work of a COMBINE is
-// done here, the sum becomes the COMBINE's output, too. Units of this work are dealt from the last warp on: in short
-// contexts the last warps have no part to compute, so they have all else at hand when the parts are ready.
+// done here, the sum becomes the COMBINE's output, too. Units of this work, of the first span of the round and of the
+// second, are dealt from the last warp on: in short contexts the last warps have no part to compute, so they have all
+// else at hand when the parts are ready.
+static_assert(MK_GPU_CONSUMER_WARPS <= 2 * SPAN_PARTS, "a round has two spans at most");
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
   uint32_t units = param(in, MK_PARAM_ATTENTION_group) * a.head_dim() / 2, before = first * RANKS;
-  uint32_t count = c.d.words()->kv_parts - before, here = min(count, a.ranks());
+  uint32_t here = min(c.d.words()->kv_parts - before, a.ranks());
   bool meets = true;
 #pragma unroll 1
   for (uint32_t start = (MK_GPU_CONSUMER_WARPS - 1 - c.warp) * 32;; start += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t unit = start + tile::anew(c.lane), head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
-    uint32_t rank = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
+    const uint32_t from = tile::uniform(start < units ? 0u : SPAN_PARTS + 0u);
+    uint32_t unit = start - (from != 0 ? units : 0) + tile::anew(c.lane);
+    uint32_t head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
+    uint32_t rank = (dim / 64 << a.set_bits) + head / SET_HEADS + (from << a.stride_bits()), column = head % SET_HEADS;
     uint32_t scales = tile::anew(ATTENTION_SCALES_AT + (rank * SET_HEADS + column) * 8);
     uint32_t parts = tile::anew(ATTENTION_PARTS_AT + rank * PART_BYTES + (column * PART_STRIDE + dim % 64) * 4);
     if (meets) {
       consumers_meet(c);
       meets = false;
     }
-    if (start >= units) {
+    if (from >= here || start >= 2 * units) {
       break;
     }
     merged_unit sum;
     if (before % SPAN_PARTS != 0) {
       sum = get_unit(scratch_of(c) + unit * 4);
     }
+    const uint32_t end = min(here, from + SPAN_PARTS);
 #pragma unroll 1
-    for (uint32_t r = 0; r < here; r += BATCH_PARTS) {
+    for (uint32_t r = from; r < end; r += BATCH_PARTS) {
       float2 scale[BATCH_PARTS], o[BATCH_PARTS];
 #pragma unroll
       for (uint32_t j = 0; j < BATCH_PARTS; j++) {
         scale[j] = make_float2(NO_TOKENS, 0.0f);
         o[j] = make_float2(0.0f, 0.0f);
-        if (r + j < here) {
+        if (r + j < end) {
           scale[j] = tile::load<float2>(c.d.activation() + scales);
           o[j] = tile::load<float2>(c.d.activation() + parts);
         }
@@ -316,12 +321,10 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
         parts += PART_BYTES << a.stride_bits();
       }
       add_parts(sum, scale, o);
-      if ((before + r + BATCH_PARTS) % SPAN_PARTS == 0 || r + BATCH_PARTS >= count) {
-        publish_span(c, a, (before + r) / SPAN_PARTS, unit, sum);
-        sum = merged_unit();
-      }
     }
-    if ((before + here) % SPAN_PARTS != 0 && here != count) {
+    if ((before + end) % SPAN_PARTS == 0 || before + end == c.d.words()->kv_parts) {
+      publish_span(c, a, (before + from) / SPAN_PARTS, unit, sum);
+    } else {
       keep_unit(scratch_of(c) + unit * 4, sum);
     }
   }

@@ -64,8 +64,9 @@ static_assert((MK_GPU_CONSUMER_WARPS + 1) * TREE_SUMS * sizeof(merged_pairs) <= 
 
 // Sums number `tree` in shared memory, of the lane's group.
 __device__ inline merged_pairs *tree_sum(const consumer &c, uint32_t tree) {
-  return tile::view<merged_pairs>(c.d.activation()) + tree * TREE_SUMS +
-         tile::group_of_lane<COMBINE_LANES>(tile::anew(c.lane));
+  // Kernels for several ranks have no register to keep this in meanwhile; one that records has none to make it anew.
+  uint32_t lane = MK_GPU_RANKS ? tile::anew(c.lane) : c.lane;
+  return tile::view<merged_pairs>(c.d.activation()) + tree * TREE_SUMS + tile::group_of_lane<COMBINE_LANES>(lane);
 }
 
 // Where the parts of a head lie: span s is that of split s mod splits. For the division of whole numbers there are no
@@ -150,10 +151,10 @@ __device__ inline merged_pairs tree_of_head(const consumer &c, uint32_t block, u
 
 // Publishes the sums of a block's pairs, of which the first lane of each group has two.
 __device__ inline void publish_block(const consumer &c, uint32_t block, const merged_pairs &sum) {
-  if (tile::place_in_group<COMBINE_LANES>(c.lane) == 0 && publishes(c.d)) {
+  if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0 && publishes(c.d)) {
     const mk_operand &out = instruction_at_hand(c).parts[MK_PART_COMBINE_out];
     const mk_gpu_buffer &to = c.d.buffer(out);
-    uint32_t unit = block * COMBINE_PAIRS + tile::group_of_lane<COMBINE_LANES>(c.lane);
+    uint32_t unit = block * COMBINE_PAIRS + tile::group_of_lane<COMBINE_LANES>(tile::anew(c.lane));
     uint64_t *words = tile::global<uint64_t>(to.address);
     publish_combined(c, readers_of(out), words, unit, {sum.value[0], sum.value[1], sum.top, sum.total});
     publish_combined(c, readers_of(out), words, unit + 8, {sum.value[2], sum.value[3], sum.top, sum.total});
@@ -161,19 +162,32 @@ __device__ inline void publish_block(const consumer &c, uint32_t block, const me
 }
 
 // Of more than sixteen spans each warp has put down a tree; the first warp adds so many of them in order to those of
-// the passes before. The sum lies after them, so that no warp keeps it in registers.
+// the passes before. The sum lies after them, so that no warp keeps it in registers. Lane i of a group has value i, and
+// all lanes have the largest top first, which makes additions of all that follows: products by powers of two are exact,
+// so this rounds as adding tree by tree does.
 __device__ inline void add_trees(const consumer &c, uint32_t trees, bool begins) {
-  merged_pairs sum;
-  if (!begins) {
-    sum = *tree_sum(c, MK_GPU_CONSUMER_WARPS);
-  }
-#pragma unroll 1
+  const uint32_t place = tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane));
+  merged_pairs *sum = tree_sum(c, MK_GPU_CONSUMER_WARPS);
+  float top = begins ? NO_TOKENS : sum->top, value = 0.0f, total = 0.0f;
+#pragma unroll 4
   for (uint32_t i = 0; i < trees; i++) {
-    sum.add(*tree_sum(c, i));
+    top = fmaxf(top, tree_sum(c, i)->top);
+  }
+  if (!begins) {
+    const float keep = tile::exp2(sum->top - top);
+    value = keep * sum->value[place], total = keep * sum->total;
+  }
+#pragma unroll 4
+  for (uint32_t i = 0; i < trees; i++) {
+    const merged_pairs *tree = tree_sum(c, i);
+    const float factor = tile::exp2(tree->top - top);
+    value = __fmaf_rn(factor, tree->value[place], value);
+    total = __fmaf_rn(factor, tree->total, total);
   }
   __syncwarp();
-  if (tile::place_in_group<COMBINE_LANES>(c.lane) == 0) {
-    *tree_sum(c, MK_GPU_CONSUMER_WARPS) = sum;
+  sum->value[place] = value;
+  if (place == 0) {
+    sum->top = top, sum->total = total;
   }
   __syncwarp();
 }
@@ -205,7 +219,7 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
       block += MK_GPU_CONSUMER_WARPS;
       continue;
     }
-    if (tile::place_in_group<COMBINE_LANES>(c.lane) == 0) {
+    if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0) {
       *tree_sum(c, c.warp) = sum;
     }
     consumers_meet(c);

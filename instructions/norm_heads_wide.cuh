@@ -1,7 +1,8 @@
 // NORM_HEADS of the kernels for wide steps, on the device: q and k, each normed over all of its heads, and v as it is;
-// norm_heads.c. Tiles: values of 18 fp32, the last two of which are the squares of the others and a zero; out 16. A warp
-// has four lines at a time, of all of the instruction's tiles, and looks at the squares of all tiles of a kind first, of
-// which a lane has eights; then of the values a lane has pairs. Waits: the values. Signals: the counter of its value.
+// norm_heads.c. Tiles: values of 18 fp32, the last two of which are the squares of the others and a zero; out 16. A
+// warp has four lines at a time, of all of the instruction's tiles, and looks at the squares of all tiles of a kind
+// first, of which a lane has eights; then of the values a lane has pairs. Waits: the values. Signals: the counter of
+// its value.
 #pragma once
 #include "instructions/canon.cuh"
 #include "vm/gpu/wide.cuh"

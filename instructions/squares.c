@@ -1,6 +1,6 @@
 /* SQUARES: squares = the sum of the squares of s = (parts[0] + parts[1]) + ... + bias over a chain of the first `width`
- * columns, by which a NORM_ADD of other columns knows its scale. parts [P, n] fp32; gain [2 width] bf16, which ends with the biases, or
- * nothing; squares [1] fp32, in the order of docs/NUMERICS.md. */
+ * columns, by which a NORM_ADD of other columns knows its scale. parts [P, n] fp32; gain [2 width] bf16, which ends
+ * with the biases, or nothing; squares [1] fp32, in the order of docs/NUMERICS.md. */
 #include "instructions/reference.h"
 
 mk_reference_result mk_reference_SQUARES(mk_reference *machine, const mk_instruction *instruction) {

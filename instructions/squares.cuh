@@ -1,6 +1,6 @@
-// SQUARES on the device, of the kernels for wide steps: the squares of a unit's 128 columns of a sum of parts, which are
-// a chain; squares.c. A warp takes a line at a time, of which each lane has four neighbouring elements, as with NORM.
-// Waits: the parts. Signals: the counter of the squares.
+// SQUARES on the device, of the kernels for wide steps: the squares of a unit's 128 columns of a sum of parts, which
+// are a chain; squares.c. A warp takes a line at a time, of which each lane has four neighbouring elements, as with
+// NORM. Waits: the parts. Signals: the counter of the squares.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"

@@ -1,5 +1,5 @@
 /* Long contexts without a prompt: hash values fill the KV cache, and launches after them must give the same bits,
- * however often they are made and wherever they begin. */
+ * however often they are made and wherever they begin, and those of steps of several rows. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tools/lib/bench.h"
 
-enum { LAUNCHES = 100, STEPS = 16, STARTS = 4 };
+enum { LAUNCHES = 100, STEPS = 16, STARTS = 4, ROWS = 2 };
 
 typedef struct tokens {
   uint32_t first, at[STEPS + 1]; /* at[i]: token at position depth + i; first: of the launch */
@@ -20,14 +20,18 @@ static bool keep(void *user, uint32_t step, const uint32_t *results) {
   return true;
 }
 
-/* Runs steps [from, STEPS) after `depth` tokens; gives the logits of the last one. */
+/* Runs steps [from, STEPS) after `depth` tokens; gives the logits of the last one. Of several rows the first works. */
 static bool launch(mk_engine *engine, const char *name, uint32_t depth, uint32_t from, tokens *t, float *logits) {
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
+  const uint32_t rows = mk_program_rows(program);
   size_t buffer = (size_t)mk_program_find_buffer(program, "logits");
-  mk_step_row plan[STEPS];
+  mk_step_row sequence[STEPS], plan[STEPS * ROWS] = {0};
   t->first = from;
-  mk_plan_sequence(plan, STEPS - from, depth + from, &t->at[from], 1, 0);
+  mk_plan_sequence(sequence, STEPS - from, depth + from, &t->at[from], 1, 0);
+  for (uint32_t i = 0; i < STEPS - from; i++) {
+    plan[i * rows] = sequence[i];
+  }
   return expect_ok(mk_gpu_run_plan(gpu, plan, STEPS - from, keep, t), name) &&
          expect_ok(mk_gpu_read(gpu, buffer, 0, logits, program->buffers[buffer].cols * sizeof *logits), name);
 }
@@ -52,6 +56,46 @@ static void compare_launches(mk_engine *engine, const char *name, uint32_t depth
   }
 }
 
+/* Block b of a slot is the one that lies there. */
+static bool give_blocks(mk_engine *engine, const char *name) {
+  const mk_program *program = mk_engine_program(engine);
+  const size_t table = (size_t)mk_program_find_buffer(program, "block_table");
+  const uint32_t entries = program->buffers[table].rows * program->buffers[table].cols;
+  uint32_t *blocks = NULL;
+  bool good = expect_ok(mk_alloc(entries, sizeof *blocks, &blocks), name);
+  for (uint32_t i = 0; good && i < entries; i++) {
+    blocks[i] = i;
+  }
+  good = good && expect_ok(mk_gpu_write(mk_engine_gpu(engine), table, 0, blocks, entries * sizeof *blocks), name);
+  mk_free(blocks);
+  return good;
+}
+
+/* Opens the shape with so many rows per step. */
+static bool open_at(const mk_config *config, const char *name, uint32_t depth, uint32_t rows, mk_engine **engine) {
+  const mk_engine_options options = {.device = device,
+                                     .synth = config,
+                                     .synth_seed = 1,
+                                     .max_seq = depth + STEPS + 1,
+                                     .rows = rows,
+                                     .slots = rows,
+                                     .kv = kv};
+  return expect_ok(mk_engine_open(NULL, &options, engine), name) && expect_ok(mk_bench_fill_kv(*engine, 1), name) &&
+         give_blocks(*engine, name);
+}
+
+/* The same launch by a program of several rows, whose first slot has the same blocks. */
+static void compare_rows(const mk_config *config, const char *name, uint32_t depth, const float *first, float *again,
+                         size_t bytes) {
+  mk_engine *engine = NULL;
+  tokens t = {.at = {7}};
+  if (open_at(config, name, depth, ROWS, &engine) && launch(engine, name, depth, 0, &t, again)) {
+    printf("%s: %s bits with %d rows per step\n", name, memcmp(first, again, bytes) == 0 ? "the same" : "other", ROWS);
+    expect(memcmp(first, again, bytes) == 0, name, "several rows gave other bits of the last logits");
+  }
+  mk_engine_close(engine);
+}
+
 void test_depth(const char *shape, uint32_t depth) {
   char name[64];
   snprintf(name, sizeof name, "%s after %u tokens", shape, depth);
@@ -60,14 +104,15 @@ void test_depth(const char *shape, uint32_t depth) {
   if (!expect_ok(mk_synth_shape(shape, &config), name)) {
     return;
   }
-  mk_engine_options options = {
-      .device = device, .synth = &config, .synth_seed = 1, .max_seq = depth + STEPS + 1, .kv = kv};
-  if (expect_ok(mk_engine_open(NULL, &options, &engine), name) && expect_ok(mk_bench_fill_kv(engine, 1), name)) {
-    float *logits = NULL;
-    if (expect_ok(mk_alloc(2 * (size_t)config.vocab, sizeof *logits, &logits), name)) {
-      compare_launches(engine, name, depth, logits, logits + config.vocab, config.vocab * sizeof *logits);
-    }
-    mk_free(logits);
+  float *logits = NULL;
+  const size_t bytes = config.vocab * sizeof *logits;
+  if (expect_ok(mk_alloc(2 * (size_t)config.vocab, sizeof *logits, &logits), name) &&
+      open_at(&config, name, depth, 1, &engine)) {
+    compare_launches(engine, name, depth, logits, logits + config.vocab, bytes);
+    mk_engine_close(engine);
+    engine = NULL;
+    compare_rows(&config, name, depth, logits, logits + config.vocab, bytes);
   }
   mk_engine_close(engine);
+  mk_free(logits);
 }

@@ -83,7 +83,8 @@ enum {
 /* What a strip of quantised weights has beside its codes: of how many ranges of columns it has scales, of which type
  * (mk_scale), and whether it has zeros. */
 typedef struct mk_gpu_strip_scales {
-  uint8_t ranges, type, zeros, unused;
+  uint8_t ranges, type, zeros;
+  uint8_t page_strips; /* whole strips in a page; of every weight */
 } mk_gpu_strip_scales;
 
 /* A buffer as the kernel sees it (vm/program/program.h: mk_buffer). */

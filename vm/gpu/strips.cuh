@@ -47,17 +47,18 @@ __device__ inline uint32_t strip_run_bytes(const mk_gpu_buffer &b, const mk_oper
 struct strip_pages {
   uint32_t strips;     // of a row tile
   uint32_t most;       // in a page
-  uint32_t inverse;    // 2^32 / most, rounded up
+  uint32_t inverse;    // 2^32 / most and up to 2,048 more
   uint32_t row_pages;  // of a row tile that begins a page; 0: row tiles follow each other
   uint32_t pages;      // of the operand
 
-  // A strip has at most 4 KB, so `most` is not 1.
+  // A strip has at most 4 KB, so `most` is from 4 to 15. Exact for fewer than 2^17 strips.
   __device__ uint32_t page_of(uint32_t strip) const { return __umulhi(strip, inverse); }
 };
 
 __device__ inline strip_pages strip_pages_of(const mk_gpu_buffer &b, const mk_operand &weight) {
-  strip_pages s = {strip_count(weight.cols), MK_GPU_PAGE_BYTES / b.strip_bytes, 0, 0, 0};
-  s.inverse = 0xffffffffu / s.most + 1;
+  strip_pages s = {strip_count(weight.cols), b.scale.page_strips, 0, 0, 0};
+  // No division of whole numbers, which takes long: this one is off by 2^-22 of itself at most.
+  s.inverse = static_cast<uint32_t>(__fdividef(0x1p32f, static_cast<float>(s.most))) + 1024;
   bool whole = weight.cols == b.grid_cols && (b.dtype != MK_DTYPE_BF16 || weight.cols % MK_STRIP_STEPS == 0);
   s.row_pages = whole ? 0 : s.page_of(s.strips + s.most - 1);
   s.pages = whole ? s.page_of(weight.rows * s.strips + s.most - 1) : weight.rows * s.row_pages;

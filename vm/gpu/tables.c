@@ -44,6 +44,7 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
         quantised ? mk_strip_bytes(b) : MK_STRIP_STEPS * MK_TILE_STEP_ELEMENTS * (uint32_t)sizeof(uint16_t);
     out.scale = quantised ? (mk_gpu_strip_scales){(uint8_t)mk_strip_ranges(b), b->scale, b->zeros, 0}
                           : (mk_gpu_strip_scales){0};
+    out.scale.page_strips = (uint8_t)(MK_GPU_PAGE_BYTES / out.strip_bytes);
   }
   return out;
 }
