@@ -13,10 +13,10 @@
  * (mk_origin); both follow from the sequence alone. The machines take turns. In a step of the main machine each
  * generating sequence has a row, and the rows that are left compute prompts, first come, first served. A faster machine
  * makes steps of the main one in its place, to the same bits: that of one row where the step would use one row alone,
- * else that for few sequences where these have slots enough. While prompts wait for
- * the machine for prompts, its launches have at most `prompt_tokens` rows, and those of other machines at most
- * `decode_steps` steps, or of more than MK_MAX_ROWS rows so many fewer that these have no more rows: this bounds how
- * long a generating sequence waits, and keeps prompts coming where many can generate at once.
+ * else that for few sequences where these have slots enough. While prompts wait for the machine for prompts, its
+ * launches have at most `prompt_tokens` rows, and those of other machines at most `decode_steps` steps, or of more than
+ * MK_MAX_ROWS rows so many fewer that these have no more rows: this bounds how long a generating sequence waits, and
+ * keeps prompts coming where many can generate at once.
  *
  * When blocks run out, the youngest running sequence gives its blocks back and waits again. Later all its tokens are
  * computed anew, each position by the same machine as before, so to the same bits.

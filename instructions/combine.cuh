@@ -61,6 +61,7 @@ enum {
 };
 static_assert((MK_GPU_CONSUMER_WARPS + 1) * TREE_SUMS * sizeof(merged_pairs) <= MK_GPU_ACTIVATION_BYTES,
               "a tree of each warp, and their sum, have room");
+static_assert(2 * COMBINE_PAIRS == MK_COMBINE_COLS, "a warp has the columns of the narrowest COMBINE");
 
 // Sums number `tree` in shared memory, of the lane's group.
 __device__ inline merged_pairs *tree_sum(const consumer &c, uint32_t tree) {
@@ -71,7 +72,7 @@ __device__ inline merged_pairs *tree_sum(const consumer &c, uint32_t tree) {
 
 // Where the parts of a head lie: span s is that of split s mod splits. For the division of whole numbers there are no
 // registers. This one is exact: a half more is at least 1 / 256 away from the next whole number, there are fewer than
-// 2^16 spans (mk_program's tiles), and the reciprocal is off by 2^-23 of itself.
+// 2^16 spans (mk_program's tiles), and the reciprocal is off by 2^-22 of itself.
 struct span_view {
   const uint64_t *words;
   uint32_t splits, row_words, stride;

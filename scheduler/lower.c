@@ -9,8 +9,6 @@
 
 #include "scheduler/lower_internal.h"
 
-enum { COMBINE_COLS = 32 }; /* of a head, that a COMBINE of one row has */
-
 /* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading
  * candidates that faster SMs overwrite. A row tile of gate and up is such work, in wide programs a unit of them, so
  * no more queues are used than there are of these. */
@@ -378,14 +376,14 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, mk_emit_norm_heads);
 }
 
-/* Every query head has a COMBINE of its own, and with one row each COMBINE_COLS of its columns, so that many SMs share
- * the work of a long context. Where they are does not matter: what a line has in one span becomes its output where that
- * span is computed (MK_FUSED). */
+/* Every query head has a COMBINE of its own, and with one row each MK_COMBINE_COLS of its columns, so that many SMs
+ * share the work of a long context. Where they are does not matter: what a line has in one span becomes its output
+ * where that span is computed (MK_FUSED). */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
-  const bool cut = lowering->lines == 1 && c->head_dim % COMBINE_COLS == 0;
-  const uint32_t slices = cut ? c->head_dim / COMBINE_COLS : 1, tiles = c->head_dim / MK_TILE / slices;
+  const bool cut = lowering->lines == 1 && c->head_dim % MK_COMBINE_COLS == 0;
+  const uint32_t slices = cut ? c->head_dim / MK_COMBINE_COLS : 1, tiles = c->head_dim / MK_TILE / slices;
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
     for (uint32_t slice = 0; slice < c->heads * slices; slice++) {

@@ -207,14 +207,10 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
 }
 
 /* Deals the units of the node's weight to the SMs. */
-static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
-  uint16_t index;
-  const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
-  /* APPEND looks at K and V of all lines. */
-  const bool by_tiles = node->kind != MK_NODE_QKV || !mk_goes_to_attention(lowering->graph, node);
-  MK_TRY(add_ready_in_layer(lowering, node->layer, what, by_tiles, &lowering->values[node->output]));
-  const uint32_t each = each_of(lowering, tiles);
-  const bool heads = is_by_heads(lowering->graph, node) && lowering->graph->config.kv_heads % lowering->ranks == 0;
+/* Deals `tiles` row tiles, `each` to a unit, for all tiles of lines; with `heads` a unit goes to the rank of its heads.
+ * */
+static mk_status deal_units(mk_lowering *lowering, const mk_node *node, uint32_t tiles, uint32_t each, bool heads,
+                            mk_emitter emit) {
   begin_dealing(lowering);
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
     const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
@@ -224,21 +220,24 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   return MK_OK;
 }
 
+static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
+  uint16_t index;
+  const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
+  /* APPEND looks at K and V of all lines. */
+  const bool by_tiles = node->kind != MK_NODE_QKV || !mk_goes_to_attention(lowering->graph, node);
+  const bool heads = is_by_heads(lowering->graph, node) && lowering->graph->config.kv_heads % lowering->ranks == 0;
+  MK_TRY(add_ready_in_layer(lowering, node->layer, what, by_tiles, &lowering->values[node->output]));
+  return deal_units(lowering, node, tiles, each_of(lowering, tiles), heads, emit);
+}
+
 /* Deals the tiles of q, k and v, at most a unit to each SM: every unit reads the squares of all tiles. */
 static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   const uint32_t tiles = (c->heads + 2 * c->kv_heads) * (c->head_dim / MK_TILE);
   const uint32_t sms = lowering->sms / lowering->line_tiles; /* of a tile of lines */
   const uint32_t each = mk_divide_up(tiles, sms == 0 ? 1 : sms);
-  const bool heads = c->kv_heads % lowering->ranks == 0;
   MK_TRY(add_ready_in_layer(lowering, node->layer, "qkv_normed", false, &lowering->values[node->output]));
-  begin_dealing(lowering);
-  for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
-    const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
-    const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
-    MK_TRY(mk_emit_norm_heads(lowering, node, next_sm(lowering, rank), share, unit % lowering->line_tiles));
-  }
-  return MK_OK;
+  return deal_units(lowering, node, tiles, each, c->kv_heads % lowering->ranks == 0, mk_emit_norm_heads);
 }
 
 /* All lines of a KV head go into the cache at once: a line of any tile may look at them. */

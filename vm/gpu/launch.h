@@ -27,6 +27,7 @@ enum {
   MK_GPU_THREADS = MK_GPU_WARPS * 32,
 
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
+  MK_GPU_STRIPS_TIMES = 1 << 21, /* an operand's strips times those of a page are fewer (vm/gpu/strips.cuh: page_of) */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
   MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */

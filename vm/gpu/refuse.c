@@ -148,17 +148,30 @@ static mk_status check_strips(const mk_program *program, const mk_instruction *i
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
-    if (info->operands[slot].store != MK_OPERAND_STORE_TILES || o->rows == 0 ||
-        !mk_dtype_is_quantised(program->buffers[o->buffer].dtype)) {
+    const mk_buffer *b = &program->buffers[o->buffer];
+    if (info->operands[slot].store != MK_OPERAND_STORE_TILES || o->rows == 0) {
       continue;
     }
-    const uint32_t end = o->col + o->cols, cols = mk_buffer_grid_cols(&program->buffers[o->buffer]);
+    const bool quantised = mk_dtype_is_quantised(b->dtype);
+    const uint32_t bytes =
+        quantised ? mk_strip_bytes(b) : MK_STRIP_STEPS * MK_TILE_STEP_ELEMENTS * (uint32_t)sizeof(uint16_t);
+    const uint64_t strips = (uint64_t)o->rows * ((o->cols + MK_STRIP_STEPS - 1u) / MK_STRIP_STEPS);
+    if (strips * (MK_GPU_PAGE_BYTES / bytes) >= MK_GPU_STRIPS_TIMES) {
+      return mk_error(MK_ERR_FILE,
+                      "instruction %u (%s) has %llu strips of %d columns of weight %s: more than this machine counts; "
+                      "compile for more SMs, or use --device cpu",
+                      in->uid, info->name, (unsigned long long)strips, MK_STRIP_COLS, b->name);
+    }
+    const uint32_t end = o->col + o->cols, cols = mk_buffer_grid_cols(b);
+    if (!quantised) {
+      continue;
+    }
     if (o->col % MK_STRIP_STEPS != 0 || (end % MK_STRIP_STEPS != 0 && end != cols)) {
       return mk_error(
           MK_ERR_FILE,
           "instruction %u (%s) has columns %u to %u of quantised weight %s; this machine takes whole strips "
           "of %d: use --device cpu",
-          in->uid, info->name, o->col * MK_TILE, end * MK_TILE, program->buffers[o->buffer].name, MK_STRIP_COLS);
+          in->uid, info->name, o->col * MK_TILE, end * MK_TILE, b->name, MK_STRIP_COLS);
     }
   }
   return MK_OK;
@@ -355,11 +368,12 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   if (wide) {
     MK_TRY(mk_gpu_check_wide(program));
   }
+  const bool quantised = mk_gpu_is_quantised(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_fronts(program, &program->instructions[i]));
     if (!wide) {
       MK_TRY(check_room(program, &program->instructions[i]));
-      MK_TRY(check_strips(program, &program->instructions[i]));
+      MK_TRY(quantised ? check_strips(program, &program->instructions[i]) : MK_OK);
     }
   }
   for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {

@@ -51,7 +51,7 @@ struct strip_pages {
   uint32_t row_pages;  // of a row tile that begins a page; 0: row tiles follow each other
   uint32_t pages;      // of the operand
 
-  // A strip has at most 4 KB, so `most` is from 4 to 15. Exact for fewer than 2^17 strips.
+  // A strip has at most 4 KB, so `most` is from 4 to 15. Exact below MK_GPU_STRIPS_TIMES (refuse.c).
   __device__ uint32_t page_of(uint32_t strip) const { return __umulhi(strip, inverse); }
 };
 

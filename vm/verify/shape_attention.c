@@ -2,10 +2,7 @@
  * shape.h. */
 #include "vm/verify/shape.h"
 
-enum {
-  MAX_SPAN = 1024,   /* scores of one span that a machine holds */
-  COMBINE_COLS = 32, /* of a head, that a warp has */
-};
+enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
 
 /* Of an opcode with a cache. */
 static mk_status check_block_table(mk_shape *s) {
@@ -177,9 +174,10 @@ mk_status mk_shape_COMBINE(mk_shape *s) {
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
   const uint32_t col = heads->col / spans * head_dim, cols = heads->cols / spans * head_dim;
-  /* With one row, of one head some of its columns, by COMBINE_COLS. */
+  /* With one row, of one head some of its columns, by MK_COMBINE_COLS. */
   const bool some = cols == head_dim && mk_program_rows(s->v->program) == 1 && out->col >= col &&
-                    out->col + out->cols <= col + cols && out->col % COMBINE_COLS == 0 && out->cols % COMBINE_COLS == 0;
+                    out->col + out->cols <= col + cols && out->col % MK_COMBINE_COLS == 0 &&
+                    out->cols % MK_COMBINE_COLS == 0;
   return some ? mk_expect_line_tile(s, MK_SLOT_COMBINE_out, out->col, out->cols)
               : mk_expect_line_tile(s, MK_SLOT_COMBINE_out, col, cols);
 }

@@ -173,6 +173,21 @@ Test(gpu_refusals, quantised_weights) {
   mk_graph_free(graph);
 }
 
+/* A page's number is found by a multiplication that is exact for so many strips. */
+Test(gpu_refusals, more_strips_than_are_counted) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  mk_synth_quantise(&config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false);
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .rows = 1}, &program), MK_OK);
+  first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_weight].rows = UINT16_MAX;
+  first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_weight].cols = 40;
+  expect_refused(program, "327675 strips of 128 columns of weight layers.0.gate_up: more than this machine counts");
+  mk_graph_free(graph);
+}
+
 /* Parts of K are whole strips, as compiled; by hand they may begin within one. */
 Test(gpu_refusals, part_of_a_strip) {
   mk_config config;
