@@ -127,7 +127,11 @@ static mk_status look_at_weights(const own *o, mk_gpu *gpu, const mk_program *pr
     RANK_MUST(mk_alloc(bytes, 1, &have) == MK_OK);
     uint64_t offset = 0;
     for (uint64_t run; (run = mk_gpu_next_here(gpu, i, &offset)) != 0; offset += run) {
-      MK_TRY(mk_gpu_read(gpu, i, offset, have, run)); /* another rank may be gone */
+      const mk_status status = mk_gpu_read(gpu, i, offset, have, run);
+      if (status != MK_OK) { /* another rank may be gone */
+        mk_free(have);
+        return status;
+      }
       RANK_MUST(memcmp(have, o->rig->weights[i] + offset, run) == 0);
       t->here += run;
     }
