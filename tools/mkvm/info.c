@@ -75,7 +75,7 @@ static void print_devices(void) {
   if (mk_gpu_image_complete()) {
     printf("image     sm_90a, made by CUDA %d.%d\n", cuda / 1000, cuda % 1000 / 10);
   } else {
-    printf("image     none: built without the CUDA toolkit, so that cuda devices cannot be used\n");
+    printf("image     none: built without device code, so that cuda devices cannot be used\n");
   }
   printf("devices   cpu\n");
   if (mk_gpu_count(&count, &cuda) != MK_OK) {
