@@ -8,16 +8,17 @@ enum { MOST_DETOURS = 4 }; /* jumps from role to role at one and the same moment
 /* A proxy for the moment of publication may be this much later. */
 static const uint64_t kSlack = 1000;
 
-typedef struct writer {
-  uint32_t instruction, slot;
-} writer;
+/* What one operand, or one signal, of an instruction published in a step. */
+typedef struct publication {
+  const mk_execution *execution;
+  uint32_t target; /* a buffer, or the number of buffers and a counter */
+  uint16_t slot, role;
+} publication;
 
 struct mk_edges {
   const mk_profile *profile;
-  writer *writers;           /* grouped by buffer */
-  uint32_t *first_writer;    /* per buffer, and one more */
-  writer *signallers;        /* grouped by counter; slot is unused */
-  uint32_t *first_signaller; /* per counter, and one more */
+  publication *publications; /* those that were recorded, by step, target and finish */
+  size_t count, capacity;
 };
 
 static bool writes(const mk_program *program, const mk_instruction *in, uint32_t slot) {
@@ -26,77 +27,87 @@ static bool writes(const mk_program *program, const mk_instruction *in, uint32_t
          in->operands[slot].buffer < program->buffer_count;
 }
 
-/* Calls of one shape for counting and for filling: `place` NULL counts into first[group + 1]. */
-static void visit_writers(const mk_program *program, uint32_t *first, writer *place) {
-  for (uint32_t i = 0; i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
-      if (writes(program, in, slot)) {
-        uint32_t *at = &first[in->operands[slot].buffer];
-        if (place == NULL) {
-          at[1]++;
-        } else {
-          place[at[0]++] = (writer){i, slot};
-        }
-      }
+static mk_status add_publications(mk_edges *edges, const mk_execution *e, uint32_t role) {
+  const mk_program *program = edges->profile->program;
+  const mk_instruction *in = &program->instructions[e->instruction];
+  const uint32_t slots = mk_opcode_lookup(in->opcode)->operand_count;
+  MK_TRY(mk_grow(&edges->publications, &edges->capacity, edges->count + slots + in->signal_count,
+                 sizeof *edges->publications));
+  publication made = {.execution = e, .role = (uint16_t)role};
+  for (made.slot = 0; made.slot < slots; made.slot++) {
+    if (writes(program, in, made.slot)) {
+      made.target = in->operands[made.slot].buffer;
+      edges->publications[edges->count++] = made;
     }
   }
-}
-
-static void visit_signallers(const mk_program *program, uint32_t *first, writer *place) {
-  for (uint32_t i = 0; i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    for (uint32_t s = 0; s < in->signal_count; s++) {
-      if (in->signals[s].counter < program->counter_count) {
-        uint32_t *at = &first[in->signals[s].counter];
-        if (place == NULL) {
-          at[1]++;
-        } else {
-          place[at[0]++] = (writer){i, 0};
-        }
-      }
+  for (uint32_t s = 0; s < in->signal_count; s++) {
+    if (in->signals[s].counter < program->counter_count) {
+      made.target = (uint32_t)program->buffer_count + in->signals[s].counter;
+      edges->publications[edges->count++] = made;
     }
   }
-}
-
-static mk_status group(const mk_program *program, size_t groups,
-                       void (*visit)(const mk_program *, uint32_t *, writer *), uint32_t **first, writer **members) {
-  MK_TRY(mk_alloc(groups + 1, sizeof **first, first));
-  visit(program, *first, NULL);
-  for (size_t g = 0; g < groups; g++) {
-    (*first)[g + 1] += (*first)[g];
-  }
-  MK_TRY(mk_alloc((*first)[groups], sizeof **members, members));
-  visit(program, *first, *members);
-  for (size_t g = groups; g-- != 0;) { /* filling has moved each group's start to its end */
-    (*first)[g + 1] = (*first)[g];
-  }
-  (*first)[0] = 0;
   return MK_OK;
 }
 
+/* Whether others see what the instruction makes once this role is done. In the CPU machine's greedy runs the consumer
+ * stores, too. */
+static bool publishes(const mk_profile *p, const mk_execution *e, uint32_t role) {
+  uint32_t publisher = mk_publishing_role(p->program->instructions[e->instruction].opcode);
+  return role == publisher || (role == MK_ROLE_CONSUMER && publisher == MK_ROLE_STORER &&
+                               mk_profile_find(p, e->instruction, e->step, MK_ROLE_STORER) == NULL);
+}
+
+static mk_status find_publications(mk_edges *edges) {
+  const mk_profile *p = edges->profile;
+  for (size_t t = 0; t < (size_t)p->sms * MK_TRACE_ROLES; t++) {
+    const mk_profile_track *track = &p->tracks[t];
+    for (uint32_t i = 0; i < track->execution_count; i++) {
+      if (publishes(p, &track->executions[i], t % MK_TRACE_ROLES)) {
+        MK_TRY(add_publications(edges, &track->executions[i], t % MK_TRACE_ROLES));
+      }
+    }
+  }
+  return MK_OK;
+}
+
+static int compare_times(uint32_t step, uint32_t target, uint64_t time, const publication *with) {
+  if (step != with->execution->step) {
+    return step < with->execution->step ? -1 : 1;
+  }
+  if (target != with->target) {
+    return target < with->target ? -1 : 1;
+  }
+  return (time > with->execution->finish) - (time < with->execution->finish);
+}
+
+/* Of several that finish at once the last one in the program comes first. */
+static int by_finish(const void *a, const void *b) {
+  const publication *x = a, *y = b;
+  int order = compare_times(x->execution->step, x->target, x->execution->finish, y);
+  if (order == 0 && x->execution->instruction != y->execution->instruction) {
+    return x->execution->instruction > y->execution->instruction ? -1 : 1;
+  }
+  return order != 0 ? order : (x->slot < y->slot) - (x->slot > y->slot);
+}
+
 mk_status mk_edges_new(const mk_profile *profile, mk_edges **out) {
-  const mk_program *program = profile->program;
   MK_TRY(mk_alloc(1, sizeof **out, out));
-  mk_edges *e = *out;
-  e->profile = profile;
-  mk_status status = group(program, program->buffer_count, visit_writers, &e->first_writer, &e->writers);
-  if (status == MK_OK) {
-    status = group(program, program->counter_count, visit_signallers, &e->first_signaller, &e->signallers);
-  }
+  (*out)->profile = profile;
+  mk_status status = find_publications(*out);
   if (status != MK_OK) {
-    mk_edges_free(e);
+    mk_edges_free(*out);
     *out = NULL;
+    return status;
   }
-  return status;
+  if ((*out)->count != 0) {
+    qsort((*out)->publications, (*out)->count, sizeof *(*out)->publications, by_finish);
+  }
+  return MK_OK;
 }
 
 void mk_edges_free(mk_edges *edges) {
   if (edges != NULL) {
-    mk_free(edges->writers);
-    mk_free(edges->first_writer);
-    mk_free(edges->signallers);
-    mk_free(edges->first_signaller);
+    mk_free(edges->publications);
     mk_free(edges);
   }
 }
@@ -105,13 +116,13 @@ static bool overlap(uint32_t a, uint32_t a_count, uint32_t b, uint32_t b_count) 
   return a < b + b_count && b < a + a_count;
 }
 
-/* Whether `w` writes something that the instruction reads from that buffer. */
-static bool feeds(const mk_program *program, const writer *w, const mk_instruction *reader, uint32_t buffer) {
-  const mk_operand *out = &program->instructions[w->instruction].operands[w->slot];
+/* Whether it is something that the instruction reads. */
+static bool feeds(const mk_program *program, const publication *from, const mk_instruction *reader) {
+  const mk_operand *out = &program->instructions[from->execution->instruction].operands[from->slot];
   const mk_opcode_info *info = mk_opcode_lookup(reader->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *in = &reader->operands[slot];
-    if (info->operands[slot].access == MK_ACCESS_READ && in->buffer == buffer &&
+    if (info->operands[slot].access == MK_ACCESS_READ && in->buffer == from->target &&
         overlap(in->row, in->rows, out->row, out->rows) && overlap(in->col, in->cols, out->col, out->cols)) {
       return true;
     }
@@ -119,50 +130,45 @@ static bool feeds(const mk_program *program, const writer *w, const mk_instructi
   return false;
 }
 
-typedef struct choice {
-  const mk_execution *best;
-  uint32_t role;
-} choice;
+/* How many come before all that is published later in that step, or of another target. */
+static size_t count_until(const mk_edges *edges, uint32_t step, uint32_t target, uint64_t time) {
+  size_t low = 0, high = edges->count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    bool until = compare_times(step, target, time, &edges->publications[middle]) >= 0;
+    low = until ? middle + 1 : low;
+    high = until ? high : middle;
+  }
+  return low;
+}
 
-/* Keeps the later one of two that had finished when the wait ended; one that had not finished only if there is no
- * other. */
-static void consider(const mk_profile *p, uint32_t instruction, const mk_interval *wait, choice *c) {
-  uint32_t role = mk_publishing_role(p->program->instructions[instruction].opcode);
-  const mk_execution *e = mk_profile_find(p, instruction, wait->step, role);
-  if (e == NULL && role == MK_ROLE_STORER) { /* the CPU machine's greedy runs */
-    role = MK_ROLE_CONSUMER;
-    e = mk_profile_find(p, instruction, wait->step, role);
-  }
-  if (e == NULL) {
-    return;
-  }
-  uint64_t until = wait->end + kSlack;
-  bool had = e->finish <= until, best_had = c->best != NULL && c->best->finish <= until;
-  if (c->best == NULL || had > best_had || (had == best_had && (e->finish > c->best->finish) == had)) {
-    *c = (choice){e, role};
-  }
+static bool is_of(const publication *of, uint32_t step, uint32_t target) {
+  return of->execution->step == step && of->target == target;
 }
 
 const mk_execution *mk_edges_publisher(const mk_edges *edges, const mk_interval *wait, uint32_t *role) {
-  const mk_profile *p = edges->profile;
-  choice c = {0};
-  if (wait->instruction == MK_NO_INSTRUCTION) {
+  const mk_program *program = edges->profile->program;
+  const bool counter = wait->activity == MK_ACTIVITY_COUNTER;
+  *role = 0;
+  if (wait->instruction == MK_NO_INSTRUCTION || (!counter && wait->activity != MK_ACTIVITY_STAMP)) {
     return NULL;
   }
-  const mk_instruction *reader = &p->program->instructions[wait->instruction];
-  if (wait->activity == MK_ACTIVITY_STAMP) {
-    for (uint32_t i = edges->first_writer[wait->edge]; i < edges->first_writer[wait->edge + 1]; i++) {
-      if (feeds(p->program, &edges->writers[i], reader, wait->edge)) {
-        consider(p, edges->writers[i].instruction, wait, &c);
-      }
-    }
-  } else if (wait->activity == MK_ACTIVITY_COUNTER) {
-    for (uint32_t i = edges->first_signaller[wait->edge]; i < edges->first_signaller[wait->edge + 1]; i++) {
-      consider(p, edges->signallers[i].instruction, wait, &c);
-    }
+  const mk_instruction *reader = &program->instructions[wait->instruction];
+  const uint32_t step = wait->step, target = wait->edge + (counter ? (uint32_t)program->buffer_count : 0);
+  const size_t until = count_until(edges, step, target, wait->end + kSlack);
+  const publication *all = edges->publications, *found = NULL;
+  /* The last one that had finished when the wait ended; if there is none, the first one after that. */
+  for (size_t i = until; found == NULL && i != 0 && is_of(&all[i - 1], step, target); i--) {
+    found = counter || feeds(program, &all[i - 1], reader) ? &all[i - 1] : NULL;
   }
-  *role = c.role;
-  return c.best;
+  for (size_t i = until; found == NULL && i < edges->count && is_of(&all[i], step, target); i++) {
+    found = counter || feeds(program, &all[i], reader) ? &all[i] : NULL;
+  }
+  if (found == NULL) {
+    return NULL;
+  }
+  *role = found->role;
+  return found->execution;
 }
 
 /* Walking. */
