@@ -102,7 +102,8 @@ static bool take_pictures(test_browser *browser, const char *page, const char *f
              "if (path.from[i] >= 0 && path.length[i] > path.length[best]) best = i; view.rowHeight = 60; "
              "view.sms = [...new Set([trace.program.sm[path.from[best]], Math.floor(path.track[best] / "
              "trace.roleCount), 0, 1, 2, 3, 20, 40])]"
-             ".sort((a, b) => a - b).join(', '); showControls(); refilter(); goToPathPart(path, best); "
+             ".sort((a, b) => a - b).map(sm => trace.ranks > 1 ? rankOf(sm) + ':' + sm % trace.smsOfRank : "
+             "sm).join(', '); showControls(); refilter(); goToPathPart(path, best); "
              "const part = view.selection, middle = (trace.start[part.a] + trace.start[part.b]) / 2; "
              "setWindow(middle - 15000, middle + 15000); redraw(); return true; })()") &&
          test_browser_key(browser, "Shift") && test_browser_picture(browser, path);

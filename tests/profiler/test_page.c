@@ -53,13 +53,16 @@ static void start_browser(fixture *f) {
   HOLDS("new Promise(done => { const look = () => (" expression ") ? done(true) : setTimeout(look, 20); look(); })")
 #define NUMBER(expression) test_browser_number(f.browser, (expression))
 
-static void start(fixture *f) {
+static void start_ranks(fixture *f, uint32_t ranks) {
   start_browser(f);
-  f->program = test_traced_program(SMS);
-  f->trace = test_traced_make(f->program, &(test_traced){.steps = STEPS, .delay_uid = 20, .delay_ns = 20000});
+  f->program = test_traced_program_of_ranks(ranks, SMS / ranks);
+  f->trace = test_traced_make(f->program,
+                              &(test_traced){.steps = STEPS, .delay_uid = 20, .delay_ns = 20000, .remote_ns = 600});
   write_page(f);
   cr_assert(test_browser_open(f->browser, f->path), "%s", test_browser_error(f->browser));
 }
+
+static void start(fixture *f) { start_ranks(f, 1); }
 
 static void stop(fixture *f) {
   cr_expect_str_empty(test_browser_complaints(f->browser));
@@ -433,6 +436,57 @@ Test(page, themes_and_touch) {
   HOLDS("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(canvas.width > 3000 && " DRAWN
         " > 0.1))))");
   stop(&f);
+}
+
+#define BAND \
+  "canvas.getContext('2d').getImageData(2, HEAD + 4, 1, 1).data.slice(0, 3).join() === rgb(colours.line).join()"
+
+/* Rows, texts and the filter have an SM's rank and its number there; with one rank the page is as without ranks. */
+Test(page, several_ranks) {
+  for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+    fixture f = {0};
+    char expression[512];
+    start_ranks(&f, ranks);
+    const mk_opcode_hops *hops = f.summary->hops;
+    for (; hops < &f.summary->hops[f.summary->hop_count] && hops->opcode != MK_OP_GLU; hops++) {
+    }
+    cr_assert_lt(hops, &f.summary->hops[f.summary->hop_count]);
+    const mk_hop_time *local = &hops->of[MK_HOP_LOCAL], *remote = &hops->of[MK_HOP_REMOTE];
+    cr_assert(local->count != 0 && (remote->count != 0) == (ranks == 2));
+    HOLDS("document.querySelectorAll('#hops tbody tr').length === trace.summary.hops.length");
+    if (ranks == 1) {
+      HOLDS("GUTTER === 74 && smLabel(5) === 'SM 5' && !(" BAND ")");
+      HOLDS("!/ranks|rank 0/.test(document.body.textContent.replace(document.scripts[1].textContent, ''))");
+      HOLDS("document.querySelectorAll('#hops th').length === 4");
+      stop(&f);
+      continue;
+    }
+    HOLDS("smLabel(5) === 'rank 1, SM 1' && " BAND);
+    HOLDS("document.getElementById('facts').textContent.includes(' 8 SMs of 2 ranks')");
+    HOLDS("document.getElementById('summary').textContent.includes('of two SMs agree within 32 ns, on two ranks too')");
+    HOLDS("document.getElementById('findings').textContent.includes('rank 0, SM ')");
+    snprintf(expression, sizeof expression,
+             "[...document.querySelectorAll('#hops tbody tr')].some(r => [...r.cells].map(c => c.textContent).join() "
+             "=== 'glu,%.1f,%.2f,%.2f,%.1f,%.2f,%.2f')",
+             (double)local->count / STEPS, local->p50, local->p90, (double)remote->count / STEPS, remote->p50,
+             remote->p90);
+    HOLDS(expression);
+    HOLDS("parseSms('2').has(2) && parseSms('2').has(6) && parseSms('2').size === 2 && parseSms('9').size === 0");
+    WORKS(test_browser_true(f.browser, SET("sms", "1:0-2, 3", "input")));
+    HOLDS("rows.sms.join() === '3,4,5,6,7'");
+    WORKS(test_browser_true(
+        f.browser, "view.selection = null, view.sms = '1:2', refilter(), showStep(1), zoomTime(0.2, 700), true"));
+    WORKS(test_browser_true(f.browser,
+                            "canvas.dispatchEvent(new PointerEvent('pointermove', {pointerType: 'mouse', clientX: 700, "
+                            "clientY: 600})), true"));
+    HOLDS("!tip.hidden && tip.textContent.includes('rank 1, SM 2, ')");
+    WORKS(test_browser_true(f.browser,
+                            "select(partAround(5 * trace.roleCount + CONSUMER, 20 + trace.first[5 * "
+                            "trace.roleCount + CONSUMER])), true"));
+    HOLDS("document.getElementById('selection').textContent.includes('rank 1, SM 1, consumer')");
+    HOLDS("document.getElementById('status').textContent.includes('rank 1, SM 1, consumer')");
+    stop(&f);
+  }
 }
 
 #define HOSTILE "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"

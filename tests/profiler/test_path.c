@@ -17,55 +17,18 @@ typedef struct fixture {
   mk_path path;
 } fixture;
 
-static uint32_t sm_of(const mk_program *program, uint32_t instruction) {
-  uint32_t sm = 0;
-  while (instruction >= program->queues[sm].first + program->queues[sm].count) {
-    sm++;
-  }
-  return sm;
-}
-
 /* The first of that opcode that reads the buffer, or writes it, and is on an SM that the others are not on. */
 static uint32_t find(const mk_program *program, mk_opcode opcode, uint32_t slot, uint32_t buffer, uint32_t but,
                      uint32_t nor) {
   for (uint32_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == opcode && in->operands[slot].buffer == buffer && sm_of(program, i) != but &&
-        sm_of(program, i) != nor) {
+    if (in->opcode == opcode && in->operands[slot].buffer == buffer && test_traced_sm(program, i) != but &&
+        test_traced_sm(program, i) != nor) {
       return i;
     }
   }
   cr_assert_fail("no such instruction");
   return 0;
-}
-
-/* From that time on, the role of the SM that the instruction is on does this for it. */
-static void record(fixture *f, uint32_t instruction, uint32_t role, uint64_t time, mk_activity activity,
-                   uint32_t edge) {
-  mk_trace_track *track = mk_trace_track_of(f->trace, sm_of(f->program, instruction), role);
-  bool boundary = activity == MK_ACTIVITY_BOUNDARY;
-  if (track->records == NULL) {
-    cr_assert_eq(mk_alloc(16, sizeof *track->records, &track->records), MK_OK);
-  }
-  cr_assert_lt(track->count, 16);
-  track->records[track->count] = (mk_trace_record){.time = time,
-                                                   .uid = boundary ? 0 : f->program->instructions[instruction].uid,
-                                                   .activity = (uint8_t)activity,
-                                                   .epoch = boundary && track->count != 0,
-                                                   .edge = (uint16_t)edge};
-  track->count++;
-}
-
-/* A role that works at the instruction but for one wait. */
-static void record_part(fixture *f, uint32_t instruction, uint32_t role, uint64_t wait, uint64_t until, uint64_t finish,
-                        mk_activity activity, uint32_t edge) {
-  record(f, instruction, role, 0, MK_ACTIVITY_BOUNDARY, 0);
-  record(f, instruction, role, 100, MK_ACTIVITY_WORK, 0);
-  if (wait < until) {
-    record(f, instruction, role, wait, activity, edge);
-    record(f, instruction, role, until, MK_ACTIVITY_WORK, 0);
-  }
-  record(f, instruction, role, finish, MK_ACTIVITY_BOUNDARY, 0);
 }
 
 /* The writer's consumer works until `late`. */
@@ -74,14 +37,14 @@ static void start(fixture *f, uint64_t late) {
   for (f->reader = 0; p->instructions[f->reader].opcode != MK_OP_GLU; f->reader++) {
   }
   const mk_instruction *reader = &p->instructions[f->reader];
-  uint32_t sm = sm_of(p, f->reader);
+  uint32_t sm = test_traced_sm(p, f->reader);
   f->writer = find(p, MK_OP_LINEAR_ADD, MK_SLOT_LINEAR_ADD_out, reader->operands[MK_SLOT_GLU_x].buffer, sm, sm);
   f->last = find(p, MK_OP_LINEAR_ADD, MK_SLOT_LINEAR_ADD_x, reader->operands[MK_SLOT_GLU_out].buffer, sm,
-                 sm_of(p, f->writer));
+                 test_traced_sm(p, f->writer));
   cr_assert_eq(mk_trace_new(p, SMS, &f->trace), MK_OK, "%s", mk_error_message());
   f->trace->steps = f->trace->launch_steps = 1;
-  record_part(f, f->writer, MK_ROLE_CONSUMER, 0, 0, late, MK_ACTIVITY_WORK, 0);
-  record_part(f, f->writer, MK_ROLE_STORER, 200, late, late + 300, MK_ACTIVITY_RESULT_FULL, 0);
+  test_traced_record_part(f->trace, f->writer, MK_ROLE_CONSUMER, 0, 0, late, MK_ACTIVITY_WORK, 0);
+  test_traced_record_part(f->trace, f->writer, MK_ROLE_STORER, 200, late, late + 300, MK_ACTIVITY_RESULT_FULL, 0);
 }
 
 static void find_path(fixture *f) {
@@ -111,8 +74,8 @@ static void expect_writer(const fixture *f, mk_role role, mk_activity activity) 
       work += part->end - part->start;
     }
     if (part->from == f->writer) {
-      cr_expect(part->sm == sm_of(f->program, f->reader) && part->role == role && part->activity == activity, "%s: %s",
-                mk_trace_role_name(part->role), mk_activity_text(part->activity));
+      cr_expect(part->sm == test_traced_sm(f->program, f->reader) && part->role == role && part->activity == activity,
+                "%s: %s", mk_trace_role_name(part->role), mk_activity_text(part->activity));
       wait += part->end - part->start;
     }
   }
@@ -123,8 +86,10 @@ static void expect_writer(const fixture *f, mk_role role, mk_activity activity) 
 /* The loader finds the ring full of pages that other warps hold, while the first one waits for a later page. `page`:
  * the loader's. */
 static void record_full_ring(fixture *f, uint32_t page) {
-  record_part(f, f->reader, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY, page);
-  record_part(f, f->reader, MK_ROLE_CONSUMER, 500, LATE + 1900, LATE + 2300, MK_ACTIVITY_PAGE_FULL, 1);
+  test_traced_record_part(f->trace, f->reader, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY,
+                          page);
+  test_traced_record_part(f->trace, f->reader, MK_ROLE_CONSUMER, 500, LATE + 1900, LATE + 2300, MK_ACTIVITY_PAGE_FULL,
+                          1);
 }
 
 Test(path, other_warps_hold_pages) {
@@ -145,14 +110,14 @@ Test(path, other_warps_are_an_instruction_late) {
   fixture f = {0};
   start(&f, LATE);
   uint32_t next = f.reader + 1;
-  cr_assert_eq(sm_of(f.program, next), sm_of(f.program, f.reader));
-  record(&f, f.reader, MK_ROLE_CONSUMER, 0, MK_ACTIVITY_BOUNDARY, 0);
-  record(&f, f.reader, MK_ROLE_CONSUMER, 100, MK_ACTIVITY_WORK, 0);
-  record(&f, next, MK_ROLE_CONSUMER, 500, MK_ACTIVITY_PAGE_FULL, 1);
-  record(&f, next, MK_ROLE_CONSUMER, LATE + 1900, MK_ACTIVITY_WORK, 0);
-  record(&f, next, MK_ROLE_CONSUMER, LATE + 2300, MK_ACTIVITY_BOUNDARY, 0);
-  record_part(&f, next, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY, 0);
-  record_part(&f, f.reader, MK_ROLE_STORER, 400, LATE + 1500, LATE + 1600, MK_ACTIVITY_RESULT_FULL, 0);
+  cr_assert_eq(test_traced_sm(f.program, next), test_traced_sm(f.program, f.reader));
+  test_traced_record(f.trace, f.reader, MK_ROLE_CONSUMER, 0, MK_ACTIVITY_BOUNDARY, 0);
+  test_traced_record(f.trace, f.reader, MK_ROLE_CONSUMER, 100, MK_ACTIVITY_WORK, 0);
+  test_traced_record(f.trace, next, MK_ROLE_CONSUMER, 500, MK_ACTIVITY_PAGE_FULL, 1);
+  test_traced_record(f.trace, next, MK_ROLE_CONSUMER, LATE + 1900, MK_ACTIVITY_WORK, 0);
+  test_traced_record(f.trace, next, MK_ROLE_CONSUMER, LATE + 2300, MK_ACTIVITY_BOUNDARY, 0);
+  test_traced_record_part(f.trace, next, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY, 0);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_STORER, 400, LATE + 1500, LATE + 1600, MK_ACTIVITY_RESULT_FULL, 0);
   find_path(&f);
   expect_writer(&f, MK_ROLE_LOADER, MK_ACTIVITY_PAGE_EMPTY);
   stop(&f);
@@ -165,7 +130,7 @@ Test(path, the_loader_is_further) {
   record_full_ring(&f, 4);
   find_path(&f);
   for (size_t i = 0; i < f.path.count; i++) {
-    cr_expect_eq(sm_of(f.program, f.reader), f.path.parts[i].sm);
+    cr_expect_eq(test_traced_sm(f.program, f.reader), f.path.parts[i].sm);
     cr_expect_eq(f.path.parts[i].role, MK_ROLE_CONSUMER);
   }
   stop(&f);
@@ -181,7 +146,7 @@ Test(path, other_warps_are_slow) {
   for (size_t i = 0; i < f.path.count; i++) {
     const mk_path_part *part = &f.path.parts[i];
     cr_expect_eq(part->from, MK_NO_INSTRUCTION);
-    cr_expect_eq(part->sm, sm_of(f.program, f.reader));
+    cr_expect_eq(part->sm, test_traced_sm(f.program, f.reader));
     full |= part->activity == MK_ACTIVITY_PAGE_EMPTY && part->start == 500 && part->end == LATE + 1200;
     cr_expect(part->role == MK_ROLE_CONSUMER || part->activity == MK_ACTIVITY_PAGE_EMPTY);
   }
@@ -192,8 +157,9 @@ Test(path, other_warps_are_slow) {
 Test(path, other_warps_owe_sums_and_slots_are_full) {
   fixture f = {0};
   start(&f, LATE);
-  record_part(&f, f.reader, MK_ROLE_STORER, 400, LATE + 1200, LATE + 1500, MK_ACTIVITY_RESULT_FULL, 0);
-  record_part(&f, f.reader, MK_ROLE_CONSUMER, 500, LATE + 1600, LATE + 2300, MK_ACTIVITY_RESULT_EMPTY, 0);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_STORER, 400, LATE + 1200, LATE + 1500, MK_ACTIVITY_RESULT_FULL, 0);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_CONSUMER, 500, LATE + 1600, LATE + 2300, MK_ACTIVITY_RESULT_EMPTY,
+                          0);
   find_path(&f);
   expect_writer(&f, MK_ROLE_STORER, MK_ACTIVITY_RESULT_FULL);
   stop(&f);
@@ -202,10 +168,10 @@ Test(path, other_warps_owe_sums_and_slots_are_full) {
 Test(path, other_warps_owe_sums) {
   fixture f = {0};
   start(&f, LATE);
-  record_part(&f, f.reader, MK_ROLE_STORER, 400, LATE + 1200, LATE + 1500, MK_ACTIVITY_RESULT_FULL, 0);
-  record_part(&f, f.reader, MK_ROLE_CONSUMER, 0, 0, 600, MK_ACTIVITY_WORK, 0);
-  record_part(&f, f.last, MK_ROLE_CONSUMER, 200, LATE + 1800, LATE + 2300, MK_ACTIVITY_STAMP,
-              f.program->instructions[f.last].operands[MK_SLOT_LINEAR_ADD_x].buffer);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_STORER, 400, LATE + 1200, LATE + 1500, MK_ACTIVITY_RESULT_FULL, 0);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_CONSUMER, 0, 0, 600, MK_ACTIVITY_WORK, 0);
+  test_traced_record_part(f.trace, f.last, MK_ROLE_CONSUMER, 200, LATE + 1800, LATE + 2300, MK_ACTIVITY_STAMP,
+                          f.program->instructions[f.last].operands[MK_SLOT_LINEAR_ADD_x].buffer);
   find_path(&f);
   expect_writer(&f, MK_ROLE_STORER, MK_ACTIVITY_RESULT_FULL);
   stop(&f);
@@ -214,7 +180,7 @@ Test(path, other_warps_owe_sums) {
 Test(path, other_warps_come_late_to_a_meeting) {
   fixture f = {0};
   start(&f, LATE);
-  record_part(&f, f.reader, MK_ROLE_CONSUMER, 500, LATE + 1600, LATE + 2300, MK_ACTIVITY_MEETING, 0);
+  test_traced_record_part(f.trace, f.reader, MK_ROLE_CONSUMER, 500, LATE + 1600, LATE + 2300, MK_ACTIVITY_MEETING, 0);
   find_path(&f);
   expect_writer(&f, MK_ROLE_CONSUMER, MK_ACTIVITY_MEETING);
   stop(&f);

@@ -10,7 +10,16 @@
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
 
-enum { FETCH = 50, LOAD = 200, MEMORY = 600, WORK = 400, STORE = 250, HOP = 300, RECORDS = 12, LOADS_AHEAD = 2 };
+enum {
+  FETCH = 50,
+  LOAD = 200,
+  MEMORY = 600,
+  WORK = 400,
+  STORE = 250,
+  RECORDS = 12,
+  LOADS_AHEAD = 2,
+  MOST_BY_HAND = 16
+};
 
 typedef struct sm {
   uint32_t at, step;              /* the consumer's next instruction */
@@ -45,8 +54,8 @@ static void wait(simulation *s, uint32_t q, uint32_t role, mk_activity activity,
   }
 }
 
-/* *ready: when all stamped inputs are there, *buffer: the last. False: some are not published yet. */
-static bool find_inputs(const simulation *s, const mk_instruction *in, uint32_t step, uint64_t *ready,
+/* *ready: when all stamped inputs are there on queue q, *buffer: the last. False: some are not published yet. */
+static bool find_inputs(const simulation *s, uint32_t q, const mk_instruction *in, uint32_t step, uint64_t *ready,
                         uint32_t *buffer) {
   const mk_program *p = s->program;
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
@@ -67,8 +76,11 @@ static bool find_inputs(const simulation *s, const mk_instruction *in, uint32_t 
         if (meets && published == 0) {
           return false;
         }
-        if (meets && published + HOP > *ready) {
-          *ready = published + HOP;
+        bool remote =
+            s->options->remote_ns != 0 && meets && mk_queue_rank(p, q) != mk_queue_rank(p, test_traced_sm(p, i));
+        uint64_t there = published + TEST_TRACED_HOP + (remote ? s->options->remote_ns : 0);
+        if (meets && there > *ready) {
+          *ready = there;
           *buffer = from->buffer;
         }
       }
@@ -139,7 +151,7 @@ static bool run_queue(simulation *s, uint32_t q) {
   while (queue->count != 0 && m->step < s->options->steps) {
     uint64_t ready;
     uint32_t buffer, index = queue->first + m->at;
-    if (!find_inputs(s, &s->program->instructions[index], m->step, &ready, &buffer)) {
+    if (!find_inputs(s, q, &s->program->instructions[index], m->step, &ready, &buffer)) {
       break;
     }
     if (m->at == 0) {
@@ -194,9 +206,46 @@ mk_trace *test_traced_make(const mk_program *program, const test_traced *options
   return s.trace;
 }
 
-mk_program *test_traced_program(uint32_t sms) {
+uint32_t test_traced_sm(const mk_program *program, uint32_t instruction) {
+  uint32_t q = 0;
+  while (instruction >= program->queues[q].first + program->queues[q].count) {
+    q++;
+  }
+  return q;
+}
+
+void test_traced_record(mk_trace *trace, uint32_t instruction, uint32_t role, uint64_t time, mk_activity activity,
+                        uint32_t edge) {
+  mk_trace_track *track = mk_trace_track_of(trace, test_traced_sm(trace->program, instruction), role);
+  bool boundary = activity == MK_ACTIVITY_BOUNDARY;
+  if (track->records == NULL) {
+    cr_assert_eq(mk_alloc(MOST_BY_HAND, sizeof *track->records, &track->records), MK_OK);
+  }
+  cr_assert_lt(track->count, MOST_BY_HAND);
+  track->records[track->count] = (mk_trace_record){.time = time,
+                                                   .uid = boundary ? 0 : trace->program->instructions[instruction].uid,
+                                                   .activity = (uint8_t)activity,
+                                                   .epoch = boundary && track->count != 0,
+                                                   .edge = (uint16_t)edge};
+  track->count++;
+}
+
+void test_traced_record_part(mk_trace *trace, uint32_t instruction, uint32_t role, uint64_t wait, uint64_t until,
+                             uint64_t finish, mk_activity activity, uint32_t edge) {
+  test_traced_record(trace, instruction, role, 0, MK_ACTIVITY_BOUNDARY, 0);
+  test_traced_record(trace, instruction, role, 100, MK_ACTIVITY_WORK, 0);
+  if (wait < until) {
+    test_traced_record(trace, instruction, role, wait, activity, edge);
+    test_traced_record(trace, instruction, role, until, MK_ACTIVITY_WORK, 0);
+  }
+  test_traced_record(trace, instruction, role, finish, MK_ACTIVITY_BOUNDARY, 0);
+}
+
+mk_program *test_traced_program(uint32_t sms) { return test_traced_program_of_ranks(1, sms); }
+
+mk_program *test_traced_program_of_ranks(uint32_t ranks, uint32_t sms) {
   mk_config config = test_model_config(TEST_MODEL_TINY);
-  mk_compile_options options = {.sms = sms, .max_seq = 256};
+  mk_compile_options options = {.sms = sms, .ranks = ranks, .max_seq = 256};
   mk_graph *graph;
   mk_program *program;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());

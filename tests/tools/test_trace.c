@@ -40,6 +40,17 @@ static void expect(const char *arguments, int code, const char *words) {
   free(output);
 }
 
+/* The file begins with that text. */
+static void expect_file(const char *name, const char *start) {
+  char path[128], have[64] = {0};
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "rb");
+  cr_assert_not_null(file, "%s was not written", name);
+  cr_assert_gt(fread(have, 1, sizeof have - 1, file), 0);
+  fclose(file);
+  cr_expect(strncmp(have, start, strlen(start)) == 0, "%s begins with %s", name, have);
+}
+
 #define DEMO "-m " MK_SOURCE_DIR "/models/demo --device cpu --sms 8 "
 
 TestSuite(trace_command, .init = make_directory, .fini = remove_directory, .timeout = MK_HANG_SECONDS);
@@ -157,6 +168,41 @@ Test(trace_command, all_kinds) {
   }
 }
 
+/* Of two ranks all that is shown says of which one an SM is. By one thread the critical path goes over all SMs. How
+ * long hops take on the CPU machine is chance. */
+Test(trace_command, ranks) {
+  char command[256];
+  expect("run -m " MK_SOURCE_DIR "/models/demo --device cpu --sms 4 --ranks 2 -t 1 -p Hello -n 6 --trace r.mktrace", 0,
+         " records, 0 dropped: r.mktrace");
+  expect("trace r.mktrace", 0, "; 8 SMs of 2 ranks; ");
+  expect("trace r.mktrace", 0, "\nhops to, us    local, per step      p50      p90  remote, per step ");
+  expect("trace r.mktrace --critical-path", 0, "  rank 1, SM 3 ");
+  char *text = run("trace r.mktrace --json", 0);
+  json_t *json = json_loads(text, 0, NULL);
+  cr_assert_not_null(json, "%s", text);
+  cr_expect_eq(json_integer_value(json_object_get(json_object_get(json, "trace"), "ranks")), 2);
+  cr_expect(json_is_array(json_object_get(json, "hops")));
+  const json_t *parts = json_object_get(json_object_get(json, "critical_path"), "parts");
+  bool other = false;
+  for (size_t i = 0; i < json_array_size(parts); i++) {
+    const json_t *part = json_array_get(parts, i);
+    cr_expect_lt(json_integer_value(json_object_get(part, "sm")), 4);
+    other |= json_integer_value(json_object_get(part, "rank")) == 1;
+  }
+  cr_expect(other);
+  json_decref(json);
+  free(text);
+  expect("trace r.mktrace -o r.html", 0, "");
+  expect_file("r.html", "<!DOCTYPE html>");
+  expect("trace r.mktrace -o r.pftrace", 0, "");
+  expect("trace r.mktrace -o r.svg", 0, "");
+  snprintf(command, sizeof command, "cd %s && grep -qa 'rank 1, SM 3' r.pftrace && grep -q '>rank 1<' r.svg",
+           directory);
+  cr_expect_eq(system(command), 0);
+  expect("bench --like tiny --device cpu --sms 4 -p 0 -n 4 -r 1 --ranks 2 --breakdown", 0, " p90  remote, per step ");
+  expect("bench --like tiny --device cpu --sms 4 -p 0 -n 4 -r 1 --breakdown", 0, "\nhops to, us    local, per step ");
+}
+
 /* 41 tokens, of which sixteen are a step. */
 Test(trace_command, position_within_a_prompt) {
   expect("run " DEMO "-p aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa -n 1 --trace p.mktrace", 0, "trace: steps 2 to 2, ");
@@ -180,17 +226,6 @@ Test(trace_command, refuses) {
   snprintf(command, sizeof command, "cd %s && truncate -s -1 f.mktrace", directory);
   cr_assert_eq(system(command), 0);
   expect("trace f.mktrace", 3, "f.mktrace: header: size");
-}
-
-/* The file begins with that text. */
-static void expect_file(const char *name, const char *start) {
-  char path[128], have[64] = {0};
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  FILE *file = fopen(path, "rb");
-  cr_assert_not_null(file, "%s was not written", name);
-  cr_assert_gt(fread(have, 1, sizeof have - 1, file), 0);
-  fclose(file);
-  cr_expect(strncmp(have, start, strlen(start)) == 0, "%s begins with %s", name, have);
 }
 
 static void expect_no_file(const char *name) {

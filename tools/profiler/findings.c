@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/profiler/statistics.h"
+
 static const double kLeastExcess = 0.5;        /* of the peers' work */
 static const double kLeastShareOfStep = 0.003; /* of the time of a step */
 
@@ -230,4 +232,88 @@ mk_status mk_long_waits_find(const mk_edges *edges, const mk_profile *profile, m
   *count = kept;
   qsort(*out, kept, sizeof **out, by_longest);
   return MK_OK;
+}
+
+typedef struct hop {
+  double us;
+  uint32_t opcode, kind;
+} hop;
+
+static int by_hop(const void *a, const void *b) {
+  const hop *x = a, *y = b;
+  if (x->opcode != y->opcode) {
+    return x->opcode < y->opcode ? -1 : 1;
+  }
+  if (x->kind != y->kind) {
+    return x->kind < y->kind ? -1 : 1;
+  }
+  return (x->us > y->us) - (x->us < y->us);
+}
+
+/* Takes the hops of these waits, each twice: for its opcode, and for any. */
+static size_t take_hops(const mk_profile *p, const mk_long_wait *waits, size_t count, hop *hops) {
+  size_t kept = 0;
+  for (size_t i = 0; i < count; i++) {
+    const mk_long_wait *w = &waits[i];
+    double ns = round((double)w->example.end - w->published * 1e3);
+    if (w->published > (double)w->example.start * 1e-3 && ns >= -p->trace->alignment_ns) {
+      bool remote = mk_queue_rank(p->program, w->sm) != mk_queue_rank(p->program, p->sm_of[w->publisher]);
+      hop taken = {.us = ns * 1e-3, .kind = remote ? MK_HOP_REMOTE : MK_HOP_LOCAL};
+      hops[kept++] = taken;
+      taken.opcode = p->program->instructions[w->example.instruction].opcode;
+      hops[kept++] = taken;
+    }
+  }
+  qsort(hops, kept, sizeof *hops, by_hop);
+  return kept;
+}
+
+/* `times`: room for as many. */
+static mk_status group_hops(const hop *hops, size_t hop_count, double *times, mk_opcode_hops **out, size_t *count) {
+  size_t capacity = 0;
+  for (size_t i = 0, end; i < hop_count; i = end) {
+    for (end = i; end < hop_count && hops[end].opcode == hops[i].opcode && hops[end].kind == hops[i].kind; end++) {
+      times[end - i] = hops[end].us;
+    }
+    if (i == 0 || hops[i].opcode != hops[i - 1].opcode) {
+      MK_TRY(mk_grow(out, &capacity, *count + 1, sizeof **out));
+      (*out)[(*count)++] = (mk_opcode_hops){.opcode = hops[i].opcode};
+    }
+    (*out)[*count - 1].of[hops[i].kind] = (mk_hop_time){.count = end - i,
+                                                        .p50 = mk_sorted_quantile(times, end - i, 0.5),
+                                                        .p90 = mk_sorted_quantile(times, end - i, 0.9)};
+  }
+  return MK_OK;
+}
+
+static mk_status find_hops(const mk_profile *p, const mk_long_wait *waits, size_t wait_count, mk_opcode_hops **out,
+                           size_t *count) {
+  hop *hops;
+  double *times;
+  MK_TRY(mk_alloc(2 * wait_count, sizeof *hops, &hops));
+  mk_status status = mk_alloc(2 * wait_count, sizeof *times, &times);
+  if (status == MK_OK) {
+    status = group_hops(hops, take_hops(p, waits, wait_count, hops), times, out, count);
+    mk_free(times);
+  }
+  mk_free(hops);
+  return status;
+}
+
+mk_status mk_hops_find(const mk_edges *edges, const mk_profile *profile, mk_opcode_hops **out, size_t *count) {
+  mk_long_wait *waits = NULL; /* each by itself */
+  size_t wait_count = 0;
+  *out = NULL;
+  *count = 0;
+  mk_status status = collect_waits(edges, profile, &waits, &wait_count);
+  if (status == MK_OK && wait_count != 0) {
+    status = find_hops(profile, waits, wait_count, out, count);
+  }
+  mk_free(waits);
+  if (status != MK_OK) {
+    mk_free(*out);
+    *out = NULL;
+    *count = 0;
+  }
+  return status;
 }

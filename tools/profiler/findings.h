@@ -1,4 +1,5 @@
-/* What stands out in a trace: instructions that work longer than their peers, and waits with whoever ended them.
+/* What stands out in a trace: instructions that work longer than their peers, and waits with whoever ended them, and by
+ * how long a hop.
  *
  * The caller frees the arrays with mk_free. One thread. Failure: MK_ERR_RUNTIME for memory. Times are in
  * microseconds. */
@@ -34,5 +35,27 @@ typedef struct mk_long_wait {
 
 /* Finds them, ordered by their longest wait, largest first. */
 mk_status mk_long_waits_find(const mk_edges *edges, const mk_profile *profile, mk_long_wait **out, size_t *count);
+
+typedef enum mk_hop_kind {
+  MK_HOP_LOCAL,  /* the publisher is on the waiter's rank, be it on another SM or on the same one */
+  MK_HOP_REMOTE, /* on another rank */
+  MK_HOP_KINDS
+} mk_hop_kind;
+
+typedef struct mk_hop_time {
+  uint64_t count;
+  double p50, p90;
+} mk_hop_time;
+
+/* Hops: from when the instruction that published last what a role waited for was done to the end of the wait. Only
+ * waits that had begun by then count, since else the value may have been there. Clocks differ by the trace's alignment:
+ * a hop may so seem shorter than it is, even below zero by that much, and who was done later still ended no wait. */
+typedef struct mk_opcode_hops {
+  uint32_t opcode; /* of the waiting instruction; 0: of any */
+  mk_hop_time of[MK_HOP_KINDS];
+} mk_opcode_hops;
+
+/* Finds them, by opcode, for those that have any; *count is 0, or there are those of any opcode and more. */
+mk_status mk_hops_find(const mk_edges *edges, const mk_profile *profile, mk_opcode_hops **out, size_t *count);
 
 #endif

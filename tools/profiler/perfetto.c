@@ -172,11 +172,12 @@ static mk_status put_instructions(writer *w) {
 }
 
 static void put_tracks(writer *w) {
-  char name[160], device[sizeof w->summary->trace->facts.device];
+  char name[160], label[MK_SM_LABEL_SIZE], device[sizeof w->summary->trace->facts.device];
   mk_printable(w->summary->trace->facts.device, device, sizeof device);
   for (uint32_t sm = 0; sm < w->profile->sms; sm++) {
     put_number(&w->part, PROCESS_pid, pid_of(sm));
-    snprintf(name, sizeof name, "SM %u%s%s", sm, sm == 0 && device[0] != 0 ? " of " : "", sm == 0 ? device : "");
+    snprintf(name, sizeof name, "%s%s%s", mk_profile_sm_label(w->profile, sm, label),
+             sm == 0 && device[0] != 0 ? " of " : "", sm == 0 ? device : "");
     put_text(&w->part, PROCESS_name, name);
     put_number(&w->message, TRACK_uuid, process_uuid(sm));
     nest(&w->message, TRACK_process, &w->part);

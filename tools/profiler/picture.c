@@ -6,7 +6,7 @@
 
 #include "tools/profiler/bytes.h"
 
-enum { WIDTH = 1200, GUTTER = 64, RIGHT = 14, TITLE = 26, LEGEND = 22, AXIS = 18, STRIP = 18, FEW_SMS = 24 };
+enum { WIDTH = 1200, GUTTER = 64, RIGHT = 14, TITLE = 26, LEGEND = 22, AXIS = 18, STRIP = 18, RANK = 15, FEW_SMS = 24 };
 enum { HEAD = TITLE + LEGEND + AXIS + STRIP, PLOT = WIDTH - GUTTER - RIGHT, LEAST_COLUMNS = 60 };
 
 /* What a column shows: nothing, a wait, or work at an opcode. */
@@ -227,6 +227,27 @@ static void put_path(drawing *d) {
   mk_free(line.data);
 }
 
+/* A band beside the rows of a rank, with its name, and a line above them. */
+static void put_rank(drawing *d, uint32_t rank) {
+  uint32_t sms = d->profile->program->machine.sms, first = MK_NO_INSTRUCTION, rows = 0;
+  for (uint32_t sm = rank * sms; sm < (rank + 1) * sms; sm++) {
+    if (d->row_of[sm] != MK_NO_INSTRUCTION) {
+      first = rows == 0 ? d->row_of[sm] : first;
+      rows++;
+    }
+  }
+  if (rows == 0) {
+    return;
+  }
+  double y = HEAD + first * d->row, height = rows * d->row;
+  mk_bytes_format(&d->out,
+                  "<path d=\"M0 %.1fH%d\" stroke=\"#5b6270\"/><rect y=\"%.1f\" width=\"%d\" height=\"%.1f\" "
+                  "fill=\"#e6e8ec\"/><text transform=\"translate(%d %.1f) rotate(-90)\" text-anchor=\"middle\">%s%u"
+                  "</text>\n",
+                  y, GUTTER + PLOT, y + 1, RANK, height - 2, RANK - 4, y + height / 2, height < 44 ? "" : "rank ",
+                  rank);
+}
+
 static void put_rows(drawing *d) {
   double thin = fmax(d->lane * 0.35, 0.8);
   mk_bytes_format(&d->out, "<g transform=\"translate(%d %d) scale(%.6g 1)\" fill=\"none\">", GUTTER, HEAD,
@@ -245,11 +266,15 @@ static void put_rows(drawing *d) {
   while (every * d->row < 13) {
     every *= 2;
   }
+  bool ranks = mk_profile_has_ranks(d->profile);
   for (uint32_t sm = 0; sm < d->profile->sms; sm++) {
     if (d->row_of[sm] != MK_NO_INSTRUCTION && d->row_of[sm] % every == 0) {
-      mk_bytes_format(&d->out, "<text x=\"4\" y=\"%.1f\" class=\"s\">SM %u</text>",
-                      HEAD + (d->row_of[sm] + 0.5) * d->row + 4, sm);
+      mk_bytes_format(&d->out, "<text x=\"%d\" y=\"%.1f\" class=\"s\">SM %u</text>", ranks ? RANK + 3 : 4,
+                      HEAD + (d->row_of[sm] + 0.5) * d->row + 4, sm % d->profile->program->machine.sms);
     }
+  }
+  for (uint32_t rank = 0; ranks && rank < d->profile->program->machine.ranks; rank++) {
+    put_rank(d, rank);
   }
 }
 
@@ -266,8 +291,12 @@ static void put_picture(drawing *d) {
   put_text(&d->out, t->facts.model);
   mk_bytes_text(&d->out, t->facts.model[0] != 0 ? " on " : "");
   put_text(&d->out, t->facts.device);
-  mk_bytes_format(&d->out, ": token %u, %.2f us per token, %u SMs</text>\n", d->summary->path.step + t->first_step,
+  mk_bytes_format(&d->out, ": token %u, %.2f us per token, %u SMs", d->summary->path.step + t->first_step,
                   d->profile->token_us, d->rows);
+  if (mk_profile_has_ranks(d->profile)) {
+    mk_bytes_format(&d->out, " of %u ranks", d->profile->program->machine.ranks);
+  }
+  mk_bytes_text(&d->out, "</text>\n");
   put_axis(d);
   put_legend(d);
   put_rows(d);

@@ -269,11 +269,10 @@ uint64_t mk_execution_time(const mk_profile_track *track, const mk_execution *ex
 static mk_status check_track(const mk_profile *p, uint32_t sm, uint32_t role) {
   const mk_trace_track *from = mk_trace_track_of(p->trace, sm, role);
   const mk_profile_track *track = mk_profile_track_of(p, sm, role);
-  const char *name = mk_trace_role_name(role);
   char label[MK_LABEL_SIZE];
   if (from->dropped != 0) {
-    return mk_error(MK_ERR_FILE, "SM %u, %s: %u records were dropped; record fewer steps, or raise --trace-records", sm,
-                    name, from->dropped);
+    return mk_error(MK_ERR_FILE, "%u records were dropped; record fewer steps, or raise --trace-records",
+                    from->dropped);
   }
   if (from->count == 0) {
     return MK_OK;
@@ -282,35 +281,46 @@ static mk_status check_track(const mk_profile *p, uint32_t sm, uint32_t role) {
   if (track->count == 0 || track->intervals[0].activity != MK_ACTIVITY_BOUNDARY ||
       last->activity != MK_ACTIVITY_BOUNDARY || track->intervals[0].step != 0 ||
       (uint8_t)(last->epoch - p->trace->first_step) != (uint8_t)p->trace->steps) {
-    return mk_error(MK_ERR_FILE,
-                    "SM %u, %s: its records do not reach from the boundary before step %u to the one after "
-                    "step %u",
-                    sm, name, p->trace->first_step, p->trace->first_step + p->trace->steps - 1);
+    return mk_error(MK_ERR_FILE, "its records do not reach from the boundary before step %u to the one after step %u",
+                    p->trace->first_step, p->trace->first_step + p->trace->steps - 1);
   }
   for (uint32_t i = 1; i < track->execution_count; i++) {
     const mk_execution *e = &track->executions[i];
     if (!comes_before(&track->executions[i - 1], e->instruction, e->step)) {
-      return mk_error(MK_ERR_FILE, "SM %u, %s: %s comes out of order in step %u", sm, name,
-                      mk_profile_label(p, e->instruction, label), e->step);
+      return mk_error(MK_ERR_FILE, "%s comes out of order in step %u", mk_profile_label(p, e->instruction, label),
+                      e->step);
     }
   }
   double missing = unaccounted_of(p, sm, role);
-  return missing <= kMostUnaccounted
-             ? MK_OK
-             : mk_error(MK_ERR_FILE, "SM %u, %s: its intervals add up to %.1f us, of %.1f us that passed", sm, name,
-                        sum_of(track) * 1e-3, time_of(p, sm, role) * 1e-3);
+  return missing <= kMostUnaccounted ? MK_OK
+                                     : mk_error(MK_ERR_FILE, "its intervals add up to %.1f us, of %.1f us that passed",
+                                                sum_of(track) * 1e-3, time_of(p, sm, role) * 1e-3);
 }
 
 mk_status mk_profile_check(const mk_profile *profile) {
+  char label[MK_SM_LABEL_SIZE];
   if (profile->steps == 0 || profile->records == 0) {
     return mk_error(MK_ERR_FILE, "the trace holds no step; record some with --trace-steps and --trace-from");
   }
   for (uint32_t sm = 0; sm < profile->sms; sm++) {
     for (uint32_t role = 0; role < MK_TRACE_ROLES; role++) {
-      MK_TRY(check_track(profile, sm, role));
+      mk_status status = check_track(profile, sm, role);
+      if (status != MK_OK) {
+        return mk_error_prefix(status, "%s, %s", mk_profile_sm_label(profile, sm, label), mk_trace_role_name(role));
+      }
     }
   }
   return MK_OK;
+}
+
+const char *mk_profile_sm_label(const mk_profile *profile, uint32_t sm, char text[MK_SM_LABEL_SIZE]) {
+  if (mk_profile_has_ranks(profile)) {
+    snprintf(text, MK_SM_LABEL_SIZE, "rank %u, SM %u", mk_queue_rank(profile->program, sm),
+             sm % profile->program->machine.sms);
+  } else {
+    snprintf(text, MK_SM_LABEL_SIZE, "SM %u", sm);
+  }
+  return text;
 }
 
 const char *mk_profile_label(const mk_profile *profile, uint32_t instruction, char text[MK_LABEL_SIZE]) {

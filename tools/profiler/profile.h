@@ -36,7 +36,7 @@ typedef struct mk_profile_track {
 typedef struct mk_profile {
   const mk_trace *trace;
   const mk_program *program;
-  uint32_t sms, steps;      /* steps: those with records */
+  uint32_t sms, steps;      /* SMs of all ranks; steps with records */
   mk_profile_track *tracks; /* [sms][MK_TRACE_ROLES] */
   uint64_t *by_uid;         /* sorted: uid in the upper half, index of the instruction in the lower */
   uint32_t *sm_of;          /* per instruction */
@@ -70,6 +70,12 @@ uint64_t mk_execution_time(const mk_profile_track *track, const mk_execution *ex
  * recorded steps, steps and instructions come in order, nothing was dropped, and the intervals add up to the time that
  * passed within 1 %. Else MK_ERR_FILE, naming SM and role. */
 mk_status mk_profile_check(const mk_profile *profile);
+
+/* "SM 17"; where there are several ranks "rank 1, SM 17", the 18th SM of the second rank. Returns text. */
+enum { MK_SM_LABEL_SIZE = 32 };
+const char *mk_profile_sm_label(const mk_profile *profile, uint32_t sm, char text[MK_SM_LABEL_SIZE]);
+
+static inline bool mk_profile_has_ranks(const mk_profile *profile) { return profile->program->machine.ranks > 1; }
 
 /* "glu, layer 3, instruction 123"; returns text. */
 enum { MK_LABEL_SIZE = 64 };

@@ -14,6 +14,7 @@ static mk_status build(mk_summary *s, uint32_t step) {
   MK_TRY(mk_edges_new(s->profile, &s->edges));
   MK_TRY(mk_outliers_find(s->profile, &s->outliers, &s->outlier_count));
   MK_TRY(mk_long_waits_find(s->edges, s->profile, &s->waits, &s->wait_count));
+  MK_TRY(mk_hops_find(s->edges, s->profile, &s->hops, &s->hop_count));
   uint32_t first = s->trace->first_step, median;
   MK_TRY(mk_path_median_step(s->profile, &median, &s->median_us));
   if (step == MK_MEDIAN_STEP) {
@@ -49,6 +50,7 @@ void mk_summary_free(mk_summary *summary) {
     mk_path_free(&summary->path);
     mk_free(summary->outliers);
     mk_free(summary->waits);
+    mk_free(summary->hops);
     mk_edges_free(summary->edges);
     mk_statistics_free(summary->statistics);
     mk_profile_free(summary->profile);
@@ -96,11 +98,16 @@ static void print_facts(const mk_summary *s, FILE *file) {
   }
   fprintf(file, ", mkvm %s\n", mk_printable(t->facts.version, text, sizeof text));
   fprintf(file, "command  %s\n", mk_printable(t->facts.command, text, sizeof text));
-  fprintf(file, "steps    %u, from step %u of the launch (position %u); %u SMs; %llu records, %llu dropped\n", p->steps,
-          t->first_step, t->first_position, t->sms, (unsigned long long)p->records, (unsigned long long)p->dropped);
+  fprintf(file, "steps    %u, from step %u of the launch (position %u); %u SMs", p->steps, t->first_step,
+          t->first_position, t->sms);
+  if (mk_profile_has_ranks(p)) {
+    fprintf(file, " of %u ranks", p->program->machine.ranks);
+  }
+  fprintf(file, "; %llu records, %llu dropped\n", (unsigned long long)p->records, (unsigned long long)p->dropped);
   fprintf(file, "token    %.2f us in the trace (median; mean %.2f), %.2f us by the launch of %u steps\n", s->median_us,
           p->token_us, t->launch_steps == 0 ? 0 : t->milliseconds * 1e3 / t->launch_steps, t->launch_steps);
-  fprintf(file, "clocks   of two SMs agree within %.0f ns; ", t->alignment_ns);
+  fprintf(file, "clocks   of two SMs%s agree within %.0f ns; ", mk_profile_has_ranks(p) ? ", on two ranks too," : "",
+          t->alignment_ns);
   if (s->problem[0] == 0) {
     fprintf(file, "every role accounts for its time within %.2f %%%s\n", 100 * p->unaccounted,
             p->serial ? "; one thread moves all SMs, which idle without it" : "");
@@ -110,7 +117,7 @@ static void print_facts(const mk_summary *s, FILE *file) {
 }
 
 static void print_findings(const mk_summary *s, FILE *file) {
-  char label[MK_LABEL_SIZE];
+  char sm[MK_SM_LABEL_SIZE], label[MK_LABEL_SIZE];
   size_t once = 0, left_out = 0;
   fprintf(file, "\nfindings\n");
   for (size_t i = 0; i < s->outlier_count; i++) {
@@ -120,9 +127,9 @@ static void print_findings(const mk_summary *s, FILE *file) {
       left_out++;
       continue;
     }
-    fprintf(file, "  %zu. SM %u, %s: %s works %.2f us", i + 1, s->profile->sm_of[o->instruction],
-            mk_trace_role_name(o->role), mk_profile_label(s->profile, o->instruction, label),
-            o->once ? o->worst : o->work);
+    fprintf(file, "  %zu. %s, %s: %s works %.2f us", i + 1,
+            mk_profile_sm_label(s->profile, s->profile->sm_of[o->instruction], sm), mk_trace_role_name(o->role),
+            mk_profile_label(s->profile, o->instruction, label), o->once ? o->worst : o->work);
     if (o->once) {
       fprintf(file, " in step %u, %.2f us otherwise\n", o->worst_step + s->trace->first_step, o->work);
     } else {
@@ -186,6 +193,46 @@ static void print_opcodes(const mk_summary *s, FILE *file) {
           s->bandwidth_given ? "the given" : "the mean of a step,", s->bandwidth * 1e-12);
 }
 
+static void print_hop(const mk_hop_time *hop, double steps, FILE *file) {
+  if (hop->count == 0) {
+    fprintf(file, " %17s %8s %8s", "", "", "");
+  } else {
+    fprintf(file, " %17.1f %8.2f %8.2f", (double)hop->count / steps, hop->p50, hop->p90);
+  }
+}
+
+static void print_hops(const mk_summary *s, FILE *file) {
+  const bool ranks = mk_profile_has_ranks(s->profile);
+  const double steps = s->profile->steps == 0 ? 1 : s->profile->steps;
+  fprintf(file, "\n%-12s %17s %8s %8s", "hops to, us", "local, per step", "p50", "p90");
+  if (ranks) {
+    fprintf(file, " %17s %8s %8s", "remote, per step", "p50", "p90");
+  }
+  fprintf(file, "\n");
+  for (size_t i = 0; i < s->hop_count; i++) {
+    const mk_opcode_hops *hops = &s->hops[i];
+    fprintf(file, "%-12s", hops->opcode == 0 ? "all" : mk_opcode_text(hops->opcode));
+    print_hop(&hops->of[MK_HOP_LOCAL], steps, file);
+    if (hops->of[MK_HOP_REMOTE].count != 0) {
+      print_hop(&hops->of[MK_HOP_REMOTE], steps, file);
+    }
+    fprintf(file, "\n");
+  }
+  if (s->hop_count == 0) {
+    fprintf(file, "  none was recorded\n");
+    return;
+  }
+  fprintf(file,
+          "from the end of who published last to the end of the wait; clocks agree within %.2f us, and less means "
+          "little\n",
+          s->trace->alignment_ns * 1e-3);
+  if (ranks) {
+    fprintf(file,
+            "a local hop may be the longer for a word of another rank, published a little before, where an opcode "
+            "reads those too\n");
+  }
+}
+
 /* The stages of all layers that make the same value. */
 typedef struct stage_kind {
   const mk_stage_time *first, *longest;
@@ -239,15 +286,16 @@ static void print_stages(const mk_summary *s, FILE *file) {
 }
 
 static void print_waits(const mk_summary *s, FILE *file) {
-  char waiter[MK_LABEL_SIZE], publisher[MK_LABEL_SIZE];
+  char sm[MK_SM_LABEL_SIZE], waiter[MK_LABEL_SIZE], publisher[MK_LABEL_SIZE];
   fprintf(file, "\nlongest waits for other SMs\n");
   for (size_t i = 0; i < s->wait_count && i < SHOWN_WAITS; i++) {
     const mk_long_wait *w = &s->waits[i];
     double end = (double)w->example.end * 1e-3;
-    fprintf(file, "  %8.2f us in step %u: SM %u, %s, %s\n", w->longest, w->example.step + s->trace->first_step, w->sm,
-            mk_trace_role_name(w->role), mk_profile_label(s->profile, w->example.instruction, waiter));
-    fprintf(file, "              for SM %u, %s, %s, done %.2f us %s its end; with it %u waits, %.1f us in all\n",
-            s->profile->sm_of[w->publisher], mk_trace_role_name(w->publisher_role),
+    fprintf(file, "  %8.2f us in step %u: %s, %s, %s\n", w->longest, w->example.step + s->trace->first_step,
+            mk_profile_sm_label(s->profile, w->sm, sm), mk_trace_role_name(w->role),
+            mk_profile_label(s->profile, w->example.instruction, waiter));
+    fprintf(file, "              for %s, %s, %s, done %.2f us %s its end; with it %u waits, %.1f us in all\n",
+            mk_profile_sm_label(s->profile, s->profile->sm_of[w->publisher], sm), mk_trace_role_name(w->publisher_role),
             mk_profile_label(s->profile, w->publisher, publisher),
             w->published < end ? end - w->published : w->published - end, w->published < end ? "before" : "after",
             w->waits, w->total);
@@ -262,13 +310,15 @@ static double path_us(const mk_path *path) {
 }
 
 static void print_part(const mk_summary *s, const mk_path_part *part, FILE *file) {
-  char label[MK_LABEL_SIZE];
+  char sm[MK_SM_LABEL_SIZE], label[MK_LABEL_SIZE];
   uint64_t start = s->path.parts[0].start;
-  fprintf(file, "  %10.2f %9.2f  SM %-4u %-10s %-22s %s", (double)(part->start - start) * 1e-3,
-          (double)(part->end - part->start) * 1e-3, part->sm, mk_trace_role_name(part->role),
+  fprintf(file, "  %10.2f %9.2f  %-*s %-10s %-22s %s", (double)(part->start - start) * 1e-3,
+          (double)(part->end - part->start) * 1e-3, mk_profile_has_ranks(s->profile) ? 15 : 7,
+          mk_profile_sm_label(s->profile, part->sm, sm), mk_trace_role_name(part->role),
           mk_activity_text(part->activity), mk_profile_label(s->profile, part->instruction, label));
   if (part->from != MK_NO_INSTRUCTION) {
-    fprintf(file, " <- SM %u, %s", s->profile->sm_of[part->from], mk_profile_label(s->profile, part->from, label));
+    fprintf(file, " <- %s, %s", mk_profile_sm_label(s->profile, s->profile->sm_of[part->from], sm),
+            mk_profile_label(s->profile, part->from, label));
   }
   fprintf(file, "\n");
 }
@@ -339,6 +389,7 @@ void mk_summary_print_short(const mk_summary *summary, FILE *file) {
   print_findings(summary, file);
   print_activities(summary, file);
   print_opcodes(summary, file);
+  print_hops(summary, file);
 }
 
 void mk_summary_print(const mk_summary *summary, FILE *file) {

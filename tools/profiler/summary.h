@@ -23,7 +23,8 @@ typedef struct mk_summary {
   mk_path path;
   mk_outlier *outliers;
   mk_long_wait *waits;
-  size_t outlier_count, wait_count;
+  mk_opcode_hops *hops;
+  size_t outlier_count, wait_count, hop_count;
   double median_us; /* time of the median step */
   double bandwidth; /* bytes per second */
   bool bandwidth_given;

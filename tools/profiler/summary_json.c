@@ -25,6 +25,15 @@ static json_t *done(object *o) {
 
 static void append(object *o, json_t *array, json_t *value) { o->bad |= json_array_append_new(array, value) != 0; }
 
+/* As texts name it: of several ranks by its rank, and its number there. */
+static void set_sm(object *o, const mk_summary *s, uint32_t sm) {
+  if (mk_profile_has_ranks(s->profile)) {
+    set_count(o, "rank", mk_queue_rank(s->profile->program, sm));
+    sm %= s->profile->program->machine.sms;
+  }
+  set_count(o, "sm", sm);
+}
+
 /* Names an instruction, and says where it stands. */
 static void set_instruction(object *o, const mk_summary *s, uint32_t instruction) {
   if (instruction == MK_NO_INSTRUCTION) {
@@ -35,7 +44,7 @@ static void set_instruction(object *o, const mk_summary *s, uint32_t instruction
   set_count(o, "instruction", in->uid);
   set_text(o, "opcode", mk_opcode_text(in->opcode));
   set(o, "layer", in->layer == MK_NO_LAYER ? json_null() : json_integer(in->layer));
-  set_count(o, "sm", s->profile->sm_of[instruction]);
+  set_sm(o, s, s->profile->sm_of[instruction]);
 }
 
 static json_t *facts_json(const mk_summary *s) {
@@ -47,6 +56,7 @@ static json_t *facts_json(const mk_summary *s) {
   set_text(&o, "version", t->facts.version);
   set_text(&o, "command", t->facts.command);
   set_count(&o, "sms", t->sms);
+  set_count(&o, "ranks", s->profile->program->machine.ranks);
   set_count(&o, "first_step", t->first_step);
   set_count(&o, "steps", s->profile->steps);
   set_count(&o, "first_position", t->first_position);
@@ -113,6 +123,29 @@ static json_t *opcodes_json(const mk_summary *s) {
       set_number(&o, "bytes_per_step", st->opcode_bytes[at->opcode]);
       set_number(&o, "bandwidth_percent",
                  us > 0 && s->bandwidth > 0 ? 100 * st->opcode_bytes[at->opcode] / (us * 1e-6) / s->bandwidth : 0);
+    }
+    append(&all, all.json, done(&o));
+  }
+  return done(&all);
+}
+
+static json_t *hop_json(const mk_hop_time *hop) {
+  object o = {.json = json_object()};
+  set_count(&o, "count", hop->count);
+  set_number(&o, "p50_us", hop->p50);
+  set_number(&o, "p90_us", hop->p90);
+  return done(&o);
+}
+
+static json_t *hops_json(const mk_summary *s) {
+  object all = {.json = json_array()};
+  for (size_t i = 0; i < s->hop_count; i++) {
+    const mk_opcode_hops *at = &s->hops[i];
+    object o = {.json = json_object()};
+    set_text(&o, "opcode", at->opcode == 0 ? "all" : mk_opcode_text(at->opcode));
+    set(&o, "local", hop_json(&at->of[MK_HOP_LOCAL]));
+    if (mk_profile_has_ranks(s->profile)) {
+      set(&o, "remote", hop_json(&at->of[MK_HOP_REMOTE]));
     }
     append(&all, all.json, done(&o));
   }
@@ -186,7 +219,7 @@ static json_t *path_json(const mk_summary *s) {
     set_number(&o, "start_us", (double)(at->start - s->path.parts[0].start) * 1e-3);
     set_number(&o, "us", (double)(at->end - at->start) * 1e-3);
     set_instruction(&o, s, at->instruction);
-    set_count(&o, "sm", at->sm);
+    set_sm(&o, s, at->sm);
     set_text(&o, "role", mk_trace_role_name(at->role));
     set_text(&o, "activity", mk_activity_text(at->activity));
     if (at->from != MK_NO_INSTRUCTION) {
@@ -206,6 +239,7 @@ json_t *mk_summary_json(const mk_summary *summary) {
   set(&o, "findings", outliers_json(summary));
   set(&o, "us_per_step", activities_json(summary));
   set(&o, "opcodes", opcodes_json(summary));
+  set(&o, "hops", hops_json(summary));
   set(&o, "stages", stages_json(summary));
   set(&o, "waits", waits_json(summary));
   set(&o, "critical_path", path_json(summary));

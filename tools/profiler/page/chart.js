@@ -83,9 +83,9 @@ function drawPathStrip(c) {
       const instruction = path.instruction[i], works = trace.activities[path.activity[i]].kind === "work";
       c.fillStyle = works ? toneOf(instruction) : colours.wait;
       c.fillRect(a, works ? AXIS + 2 : AXIS + 8, Math.max(b - a - (b - a > 3 ? 0.5 : 0), 0.7), works ? PATH - 4 : 4);
-      if (works && b - a > 46 && instruction >= 0) {
+      if (works && b - a > (trace.ranks > 1 ? 86 : 46) && instruction >= 0) {
         c.fillStyle = inkOn(toneOf(instruction));
-        c.fillText("SM " + Math.floor(path.track[i] / trace.roleCount), a + 3, AXIS + PATH / 2);
+        c.fillText(smLabel(Math.floor(path.track[i] / trace.roleCount)), a + 3, AXIS + PATH / 2);
       }
     }
   }
@@ -168,7 +168,9 @@ function drawGutter(c) {
     c.fillStyle = colours.ink;
     const named = lane >= 11 && roles.length > 1;
     if (r % every === 0 && y + Math.max(height, 13) >= HEAD + 13)
-      c.fillText("SM " + rows.sms[r], 3, Math.max(named ? y + lane / 2 : y + (height - rowGap()) / 2, HEAD + 6));
+      c.fillText(
+          "SM " + rows.sms[r] % trace.smsOfRank, trace.ranks > 1 ? RANK + 3 : 3,
+          Math.max(named ? y + lane / 2 : y + (height - rowGap()) / 2, HEAD + 6));
     if (named) {
       c.fillStyle = colours.soft;
       c.textAlign = "right";
@@ -177,6 +179,27 @@ function drawGutter(c) {
     }
   }
   c.restore();
+}
+
+// A band beside the rows of each rank, with its name, and a line where the next one begins.
+function drawRanks(c) {
+  c.textAlign = "center";
+  for (let r = 0, end = 0; r < rows.sms.length; r = end) {
+    const rank = rankOf(rows.sms[r]), place = (row) => clamp(HEAD + row * rowHeight() - view.top, HEAD, size.height);
+    while (end < rows.sms.length && rankOf(rows.sms[end]) === rank) end++;
+    const a = place(r), tall = place(end) - a;
+    c.fillStyle = colours.line;
+    c.fillRect(0, a + 1, RANK, tall - 1);
+    c.fillStyle = colours.soft;
+    if (a > HEAD) c.fillRect(0, a, size.width, 1);
+    if (tall < 12) continue;
+    c.save();
+    c.translate(RANK / 2, a + tall / 2);
+    c.rotate(-Math.PI / 2);
+    c.fillStyle = colours.ink;
+    c.fillText(tall < 44 ? String(rank) : "rank " + rank, 0, 0);
+    c.restore();
+  }
 }
 
 // Names on bars that have room for them.
@@ -322,6 +345,7 @@ function drawChart() {
   drawAxis(c);
   drawPathStrip(c);
   drawGutter(c);
+  if (trace.ranks > 1) drawRanks(c);
   drawStepLines(c);
 }
 

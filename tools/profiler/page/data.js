@@ -186,6 +186,8 @@ function readTrace(bytes) {
   Object.assign(trace, JSON.parse(reader.text(reader.number())));
   trace.program = readProgram(reader);
   readTracks(reader);
+  trace.ranks = trace.summary.trace.ranks;
+  trace.smsOfRank = trace.sms / trace.ranks;
   readPaths(reader);
   findSteps();
   trace.rolesSeen = trace.roles.map((_, role) => {
@@ -196,6 +198,15 @@ function readTrace(bytes) {
     const stores = opcode.operands.some((o) => o.access !== "read" && o.role === "storer");
     opcode.publishes = stores ? STORER : CONSUMER;
   }
+}
+
+// SMs are counted through all ranks; where there are several, texts name the rank and count within it.
+function rankOf(sm) {
+  return Math.floor(sm / trace.smsOfRank);
+}
+
+function smLabel(sm) {
+  return trace.ranks > 1 ? `rank ${rankOf(sm)}, SM ${sm % trace.smsOfRank}` : "SM " + sm;
 }
 
 // Control characters, and those that turn or hide text around them, as their numbers.

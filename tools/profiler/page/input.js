@@ -51,7 +51,8 @@ function showTip(x, y) {
               usText(trace.start[i])}` +
               (edge ? `; ${edge}` : "") +
               (trace.publisher[i] >= 0 ?
-                   `, ended by SM ${trace.program.sm[trace.publisher[i]]}, ${instructionLabel(trace.publisher[i])}` :
+                   `, ended by ${smLabel(trace.program.sm[trace.publisher[i]])}, ${
+                       instructionLabel(trace.publisher[i])}` :
                    "")),
       ...(instruction < 0 ? [] : [make("p", null, make("code", null, instructionTexts()[instruction]))]));
   const box = document.getElementById("charts").getBoundingClientRect(), top = canvas.offsetTop;
@@ -361,6 +362,7 @@ function showControls() {
   fillSelect("token", "all", Array.from({length: trace.steps}, (_, s) => [s, String(s + first)]), view.token);
   fillSelect("layer", "all", layers.map((l) => [l, String(l)]), view.layer);
   document.getElementById("sms").value = view.sms;
+  document.getElementById("sms").placeholder = trace.ranks > 1 ? "0-7, 1:12" : "0-7, 12";
   document.getElementById("search").value = view.search;
   const roles = document.getElementById("roles");
   roles.replaceChildren(

@@ -17,6 +17,7 @@ async function start() {
   const bytes = await unpack(holder.textContent);
   holder.textContent = "";
   readTrace(bytes);
+  if (trace.ranks > 1) GUTTER += RANK;
   const box = canvas.getBoundingClientRect();
   size.width = box.width;
   size.height = box.height;

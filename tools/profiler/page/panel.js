@@ -66,7 +66,7 @@ function table(head, lines) {
 
 function placeOf(part) {
   const role = part.track % trace.roleCount;
-  return `SM ${(part.track - role) / trace.roleCount}, ${trace.roles[role]}, ${stepLabel(trace.step[part.a])}`;
+  return `${smLabel((part.track - role) / trace.roleCount)}, ${trace.roles[role]}, ${stepLabel(trace.step[part.a])}`;
 }
 
 function partTitle(part) {
@@ -95,7 +95,7 @@ function waitLines(part) {
     if (trace.publisher[i] >= 0) {
       const source = publishingPart(trace.publisher[i], trace.step[i]);
       line.append(
-          ", ended by SM " + trace.program.sm[trace.publisher[i]] + ": ",
+          `, ended by ${smLabel(trace.program.sm[trace.publisher[i]])}: `,
           instructionLink(
               trace.publisher[i], trace.step[i], trace.opcodes[trace.program.opcode[trace.publisher[i]]].publishes));
       if (source) {
@@ -160,7 +160,7 @@ function showSelection() {
               ...all.slice(0, 8).map(
                   ({t, i}) => make(
                       "li", null,
-                      `${usText(trace.start[i + 1] - trace.start[i])}, SM ${Math.floor(t / trace.roleCount)}: `,
+                      `${usText(trace.start[i + 1] - trace.start[i])}, ${smLabel(Math.floor(t / trace.roleCount))}: `,
                       instructionLink(trace.instruction[i], step, t % trace.roleCount)))));
     }
   }
@@ -196,9 +196,10 @@ function details(title, open, ...children) {
 function findingList() {
   const first = trace.summary.trace.first_step, all = trace.summary.findings;
   if (all.length === 0) return make("p", null, "No instruction works much longer than its peers.");
+  const of = (f) => trace.program.byUid.get(f.instruction);
   return make("ol", {id: "findings"}, ...all.slice(0, 20).map((f) => make("li", null,
-    link(`SM ${f.sm}, ${f.role}: ${instructionLabel(trace.program.byUid.get(f.instruction))}`,
-         () => goTo(trace.program.byUid.get(f.instruction), f.once ? f.worst_step - first : -1, roleNumber(f.role))),
+    link(`${smLabel(trace.program.sm[of(f)])}, ${f.role}: ${instructionLabel(of(f))}`,
+         () => goTo(of(f), f.once ? f.worst_step - first : -1, roleNumber(f.role))),
     f.once ? ` works ${f.worst_us.toFixed(2)} us in token ${f.worst_step}, ${f.work_us.toFixed(2)} us otherwise`
            : ` works ${f.work_us.toFixed(2)} us in each token, its peers ${f.peers_us.toFixed(2)} us`)),
     ...(all.length > 20 ? [make("li", null, `and ${all.length - 20} more`)] : []));
@@ -277,11 +278,31 @@ function waitList() {
       "ol", {id: "waits"},
       ...trace.summary.waits.slice(0, 20).map(
           (w) => make(
-              "li", null, `${w.us.toFixed(2)} us in token ${w.step}: SM ${w.waiter.sm}, `,
-              instructionLink(of(w.waiter), w.step - first, roleNumber(w.waiter.role)), ` for SM ${w.publisher.sm}, `,
+              "li", null, `${w.us.toFixed(2)} us in token ${w.step}: ${smLabel(trace.program.sm[of(w.waiter)])}, `,
+              instructionLink(of(w.waiter), w.step - first, roleNumber(w.waiter.role)),
+              ` for ${smLabel(trace.program.sm[of(w.publisher)])}, `,
               instructionLink(of(w.publisher), w.step - first, roleNumber(w.publisher.role)),
               `, done ${Math.abs(w.published_before_end_us).toFixed(2)} us ${
                   w.published_before_end_us < 0 ? "after" : "before"} its end`)));
+}
+
+function hopTable() {
+  const t = trace.summary.trace, kinds = trace.ranks > 1 ? ["local", "remote"] : ["local"];
+  const cells = (hop) =>
+      hop.count === 0 ? ["", "", ""] : [(hop.count / t.steps).toFixed(1), hop.p50_us.toFixed(2), hop.p90_us.toFixed(2)];
+  return make(
+      "div", {id: "hops"},
+      table(
+          ["us, to", ...kinds.flatMap((kind) => [kind + ", per token", "p50", "p90"])],
+          trace.summary.hops.map((h) => [h.opcode, ...kinds.flatMap((kind) => cells(h[kind]))])),
+      make(
+          "p", {class: "note"},
+          `From the end of who published last to the end of the wait. Clocks agree within ${
+              (t.alignment_ns / 1000).toFixed(2)} us, and less means little.` +
+              (trace.ranks > 1 ?
+                   " A local hop may be the longer for a word of another rank, published a little before, where an " +
+                       "opcode reads those too." :
+                   "")));
 }
 
 // The longest parts of the path of the token at hand, and what its time is made of.
@@ -317,7 +338,7 @@ function pathBox() {
           "ol", null,
           ...longestParts.map(
               (i) => make(
-                  "li", null, `${usText(path.length[i])} SM ${Math.floor(path.track[i] / trace.roleCount)}, `,
+                  "li", null, `${usText(path.length[i])} ${smLabel(Math.floor(path.track[i] / trace.roleCount))}, `,
                   link(
                       `${trace.activities[path.activity[i]].text}, ${instructionLabel(path.instruction[i])}`,
                       () => goToPathPart(path, i))))));
@@ -326,6 +347,10 @@ function pathBox() {
 function goToPathPart(path, i) {
   const at = intervalAt(path.track[i], path.start[i]);
   if (at >= 0) select(partAround(path.track[i], at));
+}
+
+function smCount() {
+  return `${trace.sms} SMs` + (trace.ranks > 1 ? ` of ${trace.ranks} ranks` : "");
 }
 
 function aboutList() {
@@ -340,14 +365,21 @@ function aboutList() {
           [
             "recorded",
             `${plural(t.steps, "token")} from token ${t.first_step} of the launch, position ${t.first_position}; ${
-                t.sms} SMs, ${t.records} records, ${t.dropped} dropped`
+                smCount()}, ${t.records} records, ${t.dropped} dropped`
           ],
           [
             "token",
             `${t.us_per_step.toFixed(2)} us in the trace, ${t.launch_us_per_step.toFixed(2)} us by the launch of ${
                 t.launch_steps} tokens`
           ],
-          ["clocks", `of two SMs agree within ${Math.round(t.alignment_ns)} ns`],
+          [
+            "clocks",
+            `of two SMs agree within ${Math.round(t.alignment_ns)} ns` +
+                (trace.ranks > 1 ?
+                     ", on two ranks too: which of two moments there came first is not known where they are closer, " +
+                         "and a single hop that takes less means nothing" :
+                     "")
+          ],
           [
             "accounting",
             t.problem ? "INCOMPLETE: " + t.problem :
@@ -362,12 +394,13 @@ function showSummary() {
   const t = trace.summary.trace, path = details("Critical path", true, make("div", {id: "path-box"}));
   document.getElementById("facts").textContent = plain(
       `${t.model || "a trace"} on ${t.device || "an unnamed device"}: ${t.us_per_step.toFixed(2)} us per token, ${
-          t.sms} SMs, ${plural(t.steps, "token")}` +
+          smCount()}, ${plural(t.steps, "token")}` +
       (t.problem ? ", INCOMPLETE" : ""));
   document.title = plain(`mkvm trace: ${t.model} ${t.device}`);
   document.getElementById("summary").replaceChildren(
     details("Findings", true, findingList()), path, details("Where the time goes", true, activityTable()),
-    details("Longest waits for other SMs", false, waitList()), details("Opcodes", false, opcodeTable()),
+    details("Longest waits for other SMs", false, waitList()), details("Hops", false, hopTable()),
+    details("Opcodes", false, opcodeTable()),
     details("Stages", false, stageTable()), details("About this trace", false, aboutList()));
   showPathBox();
 }
@@ -407,7 +440,7 @@ function showResults() {
       make(
           "ul", null,
           ...found.slice(0, 50).map(
-              (i) => make("li", null, instructionLink(i, -1, CONSUMER), ` on SM ${trace.program.sm[i]}`))));
+              (i) => make("li", null, instructionLink(i, -1, CONSUMER), ` on ${smLabel(trace.program.sm[i])}`))));
   if (found.length > 50) box.append(make("p", {class: "note"}, `the first 50 of them; add words to narrow the search`));
   return found;
 }

@@ -15,21 +15,27 @@ const view = {
 // Made from the filters by updateRows and updateMatches.
 const rows = {sms: [], rowOf: null, roles: [], match: null, version: 0};
 
-// Pixels of the chart: names of rows on the left, axis and critical path on top.
-const GUTTER = 74, AXIS = 22, PATH = 20, HEAD = AXIS + PATH;
+// Pixels of the chart: names of rows on the left, beside them the ranks where there are several, which makes the gutter
+// wider; axis and critical path on top.
+const RANK = 15, AXIS = 22, PATH = 20, HEAD = AXIS + PATH;
+let GUTTER = 74;
 const size = {width: 300, height: 300};
 
 function clamp(value, low, high) {
   return Math.min(Math.max(value, low), high);
 }
 
+// "0-7, 1:12": SM 0 to 7 of every rank, and SM 12 of rank 1.
 function parseSms(text) {
   const wanted = new Set();
   for (const piece of text.split(/[\s,;]+/)) {
-    const range = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(piece);
+    const range = /^(?:(\d+):)?(\d+)(?:\s*-\s*(\d+))?$/.exec(piece);
     if (!range) continue;
-    const last = Math.min(Number(range[2] ?? range[1]), trace.sms - 1);
-    for (let sm = Number(range[1]); sm <= last; sm++) wanted.add(sm);
+    const last = Math.min(Number(range[3] ?? range[2]), trace.smsOfRank - 1);
+    for (let rank = 0; rank < trace.ranks; rank++) {
+      if (range[1] !== undefined && Number(range[1]) !== rank) continue;
+      for (let sm = Number(range[2]); sm <= last; sm++) wanted.add(rank * trace.smsOfRank + sm);
+    }
   }
   return wanted;
 }
