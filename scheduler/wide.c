@@ -206,9 +206,7 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   return MK_OK;
 }
 
-/* Deals the units of the node's weight to the SMs. */
-/* Deals `tiles` row tiles, `each` to a unit, for all tiles of lines; with `heads` a unit goes to the rank of its heads.
- * */
+/* Deals `tiles` row tiles, `each` to a unit, for all tiles of lines; with `heads` to the rank of the unit's heads. */
 static mk_status deal_units(mk_lowering *lowering, const mk_node *node, uint32_t tiles, uint32_t each, bool heads,
                             mk_emitter emit) {
   begin_dealing(lowering);
@@ -220,6 +218,7 @@ static mk_status deal_units(mk_lowering *lowering, const mk_node *node, uint32_t
   return MK_OK;
 }
 
+/* Deals the units of the node's weight to the SMs. */
 static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));

@@ -12,7 +12,7 @@
 #include "tools/profiler/perfetto.h"
 #include "tools/profiler/picture.h"
 
-enum { RANKS = 2, SMS = 4, STEPS = 3, REMOTE = 600, DONE = 5000, MOST_TEXT = 1 << 20 };
+enum { RANKS = 2, SMS = 4, STEPS = 3, REMOTE = 600, DONE = 5000 };
 
 typedef struct fixture {
   mk_program *program;
@@ -39,9 +39,9 @@ static void stop(fixture *f) {
 
 /* Without any, zeros. */
 static mk_hop_time hops_of(const fixture *f, uint32_t opcode, mk_hop_kind kind) {
-  for (size_t i = 0; i < f->summary->hop_count; i++) {
-    if (f->summary->hops[i].opcode == opcode) {
-      return f->summary->hops[i].of[kind];
+  for (size_t i = 0; i < f->summary->waits.hop_count; i++) {
+    if (f->summary->waits.hops[i].opcode == opcode) {
+      return f->summary->waits.hops[i].of[kind];
     }
   }
   return (mk_hop_time){0};
@@ -277,16 +277,8 @@ Test(hops, by_a_counter) {
   stop(&f);
 }
 
-static char *text_of(const mk_summary *summary, void (*print)(const mk_summary *, FILE *)) {
-  char *text = calloc(1, MOST_TEXT);
-  FILE *file = fmemopen(text, MOST_TEXT, "w");
-  print(summary, file);
-  fclose(file);
-  return text;
-}
-
 static void expect_text(const mk_summary *summary, void (*print)(const mk_summary *, FILE *), const char *words) {
-  char *text = text_of(summary, print);
+  char *text = test_traced_text(summary, print);
   cr_expect_not_null(strstr(text, words), "no \"%s\" in\n%s", words, text);
   free(text);
 }
@@ -339,7 +331,8 @@ Test(hops, ranks_are_named) {
     void *data;
     size_t length;
     start(&f, ranks, RANKS * SMS / ranks);
-    char *text = text_of(f.summary, mk_summary_print), *path = text_of(f.summary, mk_summary_print_path);
+    char *text = test_traced_text(f.summary, mk_summary_print),
+         *path = test_traced_text(f.summary, mk_summary_print_path);
     json_t *json = mk_summary_json(f.summary);
     char *dumped = json_dumps(json, JSON_COMPACT);
     if (ranks == 1) {

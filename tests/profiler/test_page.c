@@ -447,10 +447,10 @@ Test(page, several_ranks) {
     fixture f = {0};
     char expression[512];
     start_ranks(&f, ranks);
-    const mk_opcode_hops *hops = f.summary->hops;
-    for (; hops < &f.summary->hops[f.summary->hop_count] && hops->opcode != MK_OP_GLU; hops++) {
+    const mk_opcode_hops *hops = f.summary->waits.hops;
+    for (; hops < &f.summary->waits.hops[f.summary->waits.hop_count] && hops->opcode != MK_OP_GLU; hops++) {
     }
-    cr_assert_lt(hops, &f.summary->hops[f.summary->hop_count]);
+    cr_assert_lt(hops, &f.summary->waits.hops[f.summary->waits.hop_count]);
     const mk_hop_time *local = &hops->of[MK_HOP_LOCAL], *remote = &hops->of[MK_HOP_REMOTE];
     cr_assert(local->count != 0 && (remote->count != 0) == (ranks == 2));
     HOLDS("document.querySelectorAll('#hops tbody tr').length === trace.summary.hops.length");

@@ -33,14 +33,6 @@ static void stop(fixture *f) {
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)); }
 
-static char *text_of(const mk_summary *summary, void (*print)(const mk_summary *, FILE *)) {
-  char *text = calloc(1, MOST_TEXT);
-  FILE *file = fmemopen(text, MOST_TEXT, "w");
-  print(summary, file);
-  fclose(file);
-  return text;
-}
-
 Test(profiler, accounts_for_all_time) {
   fixture f;
   start(&f, 0);
@@ -133,7 +125,7 @@ Test(profiler, bytes_of_several_rows) {
   for (uint32_t i = 0; i < f.program->instruction_count; i++) {
     cr_expect(f.program->instructions[i].opcode != MK_OP_ATTENTION || mk_profile_bytes(f.summary->profile, i, 4) == 0);
   }
-  char *text = text_of(f.summary, mk_summary_print_short);
+  char *text = test_traced_text(f.summary, mk_summary_print_short);
   cr_expect_not_null(strstr(text, "MB of weights, KV caches left out; %band"), "%s", text);
   free(text);
   stop(&f);
@@ -221,7 +213,7 @@ Test(profiler, planted_delays) {
     }
     cr_expect(on_path, "%s", mk_opcode_text(opcodes[i]));
 
-    char *text = text_of(f.summary, mk_summary_print);
+    char *text = test_traced_text(f.summary, mk_summary_print);
     mk_profile_label(f.summary->profile, instruction, label);
     snprintf(words, sizeof words, "findings\n  1. SM %u, consumer: %s works 2", f.summary->profile->sm_of[instruction],
              label);
@@ -240,15 +232,15 @@ Test(profiler, longest_wait) {
   uint32_t instruction = instruction_of(program, MK_OP_GLU, 2);
   start(&f, program->instructions[instruction].uid);
   mk_program_free(program);
-  cr_assert_gt(f.summary->wait_count, 0);
-  const mk_long_wait *longest = &f.summary->waits[0];
+  cr_assert_gt(f.summary->waits.count, 0);
+  const mk_long_wait *longest = &f.summary->waits.longest[0];
   cr_expect_eq(longest->publisher, instruction);
   cr_expect_eq(longest->publisher_role, MK_ROLE_STORER);
   cr_expect(longest->longest > 15 && longest->longest < 25, "%g us", longest->longest);
   cr_expect(near((double)longest->example.end * 1e-3 - longest->published, 0.3));
   cr_expect_neq(longest->sm, f.summary->profile->sm_of[instruction]);
-  for (size_t i = 1; i < f.summary->wait_count; i++) {
-    cr_expect_leq(f.summary->waits[i].longest, f.summary->waits[i - 1].longest);
+  for (size_t i = 1; i < f.summary->waits.count; i++) {
+    cr_expect_leq(f.summary->waits.longest[i].longest, f.summary->waits.longest[i - 1].longest);
   }
   stop(&f);
 }
@@ -277,7 +269,7 @@ Test(profiler, json_and_texts) {
   fixture f;
   start(&f, 0);
   snprintf(f.trace->facts.model, sizeof f.trace->facts.model, "a\x1b[31m \"model\"\xc2\x9b <b>");
-  char *text = text_of(f.summary, mk_summary_print);
+  char *text = test_traced_text(f.summary, mk_summary_print);
   cr_expect_not_null(strstr(text, "a?[31m \"model\"?? <b>"), "%s", text);
   cr_expect_null(strchr(text, 0x1b));
   free(text);
@@ -287,7 +279,7 @@ Test(profiler, json_and_texts) {
   cr_expect_eq(json_array_size(json_object_get(json_object_get(json, "critical_path"), "parts")),
                f.summary->path.count);
   json_decref(json);
-  text = text_of(f.summary, mk_summary_print_path);
+  text = test_traced_text(f.summary, mk_summary_print_path);
   size_t lines = 0;
   for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
     lines++;
@@ -330,7 +322,7 @@ Test(profiler, empty) {
   cr_assert_eq(mk_trace_new(program, 2, &trace), MK_OK);
   cr_assert_eq(mk_summary_new(trace, MK_MEDIAN_STEP, 0, &summary), MK_OK, "%s", mk_error_message());
   cr_expect_not_null(strstr(summary->problem, "no step"), "%s", summary->problem);
-  free(text_of(summary, mk_summary_print));
+  free(test_traced_text(summary, mk_summary_print));
   json_t *json = mk_summary_json(summary);
   cr_expect_not_null(json);
   json_decref(json);

@@ -253,3 +253,14 @@ mk_program *test_traced_program_of_ranks(uint32_t ranks, uint32_t sms) {
   mk_graph_free(graph);
   return program;
 }
+
+char *test_traced_text(const mk_summary *summary, void (*print)(const mk_summary *, FILE *)) {
+  enum { MOST = 1 << 20 };
+  char *text = calloc(1, MOST);
+  cr_assert_not_null(text);
+  FILE *file = fmemopen(text, MOST, "w");
+  cr_assert_not_null(file);
+  print(summary, file);
+  fclose(file);
+  return text;
+}

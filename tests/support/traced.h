@@ -5,6 +5,7 @@
 #ifndef MK_TEST_TRACED_H
 #define MK_TEST_TRACED_H
 
+#include "tools/profiler/summary.h"
 #include "vm/trace/trace.h"
 
 /* Microseconds are about those of a GPU: an instruction works for half of one. */
@@ -30,5 +31,8 @@ uint32_t test_traced_sm(const mk_program *program, uint32_t instruction);
 /* The program of a small model on that many SMs, or on so many of each rank; the caller frees it. */
 mk_program *test_traced_program(uint32_t sms);
 mk_program *test_traced_program_of_ranks(uint32_t ranks, uint32_t sms);
+
+/* What a print function of tools/profiler/summary.h writes; the caller frees it with free. */
+char *test_traced_text(const mk_summary *summary, void (*print)(const mk_summary *, FILE *));
 
 #endif

@@ -205,35 +205,6 @@ static mk_status collect_waits(const mk_edges *edges, const mk_profile *p, mk_lo
   return MK_OK;
 }
 
-mk_status mk_long_waits_find(const mk_edges *edges, const mk_profile *profile, mk_long_wait **out, size_t *count) {
-  *out = NULL;
-  *count = 0;
-  mk_status status = collect_waits(edges, profile, out, count);
-  if (status != MK_OK) {
-    mk_free(*out);
-    *out = NULL;
-    *count = 0;
-    return status;
-  }
-  if (*count == 0) {
-    return MK_OK;
-  }
-  qsort(*out, *count, sizeof **out, by_publisher);
-  size_t kept = 1;
-  for (size_t i = 1; i < *count; i++) {
-    mk_long_wait *last = &(*out)[kept - 1], *at = &(*out)[i];
-    if (at->publisher == last->publisher) {
-      last->waits++;
-      last->total += at->total;
-    } else {
-      (*out)[kept++] = *at;
-    }
-  }
-  *count = kept;
-  qsort(*out, kept, sizeof **out, by_longest);
-  return MK_OK;
-}
-
 typedef struct hop {
   double us;
   uint32_t opcode, kind;
@@ -300,20 +271,39 @@ static mk_status find_hops(const mk_profile *p, const mk_long_wait *waits, size_
   return status;
 }
 
-mk_status mk_hops_find(const mk_edges *edges, const mk_profile *profile, mk_opcode_hops **out, size_t *count) {
-  mk_long_wait *waits = NULL; /* each by itself */
-  size_t wait_count = 0;
-  *out = NULL;
-  *count = 0;
-  mk_status status = collect_waits(edges, profile, &waits, &wait_count);
-  if (status == MK_OK && wait_count != 0) {
-    status = find_hops(profile, waits, wait_count, out, count);
+/* Makes one of all waits that an instruction ended. */
+static size_t join_by_publisher(mk_long_wait *waits, size_t count) {
+  size_t kept = 1;
+  qsort(waits, count, sizeof *waits, by_publisher);
+  for (size_t i = 1; i < count; i++) {
+    mk_long_wait *last = &waits[kept - 1], *at = &waits[i];
+    if (at->publisher == last->publisher) {
+      last->waits++;
+      last->total += at->total;
+    } else {
+      waits[kept++] = *at;
+    }
   }
-  mk_free(waits);
+  qsort(waits, kept, sizeof *waits, by_longest);
+  return kept;
+}
+
+mk_status mk_waits_find(const mk_edges *edges, const mk_profile *profile, mk_waits *out) {
+  *out = (mk_waits){0};
+  mk_status status = collect_waits(edges, profile, &out->longest, &out->count);
+  if (status == MK_OK && out->count != 0) {
+    status = find_hops(profile, out->longest, out->count, &out->hops, &out->hop_count);
+  }
   if (status != MK_OK) {
-    mk_free(*out);
-    *out = NULL;
-    *count = 0;
+    mk_waits_free(out);
+  } else if (out->count != 0) {
+    out->count = join_by_publisher(out->longest, out->count);
   }
   return status;
+}
+
+void mk_waits_free(mk_waits *waits) {
+  mk_free(waits->longest);
+  mk_free(waits->hops);
+  *waits = (mk_waits){0};
 }

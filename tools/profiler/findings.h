@@ -1,7 +1,7 @@
 /* What stands out in a trace: instructions that work longer than their peers, and waits with whoever ended them, and by
  * how long a hop.
  *
- * The caller frees the arrays with mk_free. One thread. Failure: MK_ERR_RUNTIME for memory. Times are in
+ * The caller frees arrays of outliers with mk_free. One thread. Failure: MK_ERR_RUNTIME for memory. Times are in
  * microseconds. */
 #ifndef MK_FINDINGS_H
 #define MK_FINDINGS_H
@@ -33,9 +33,6 @@ typedef struct mk_long_wait {
   double published; /* and when what it waited for was there, from the start of the trace */
 } mk_long_wait;
 
-/* Finds them, ordered by their longest wait, largest first. */
-mk_status mk_long_waits_find(const mk_edges *edges, const mk_profile *profile, mk_long_wait **out, size_t *count);
-
 typedef enum mk_hop_kind {
   MK_HOP_LOCAL,  /* the publisher is on the waiter's rank, be it on another SM or on the same one */
   MK_HOP_REMOTE, /* on another rank */
@@ -55,7 +52,15 @@ typedef struct mk_opcode_hops {
   mk_hop_time of[MK_HOP_KINDS];
 } mk_opcode_hops;
 
-/* Finds them, by opcode, for those that have any; *count is 0, or there are those of any opcode and more. */
-mk_status mk_hops_find(const mk_edges *edges, const mk_profile *profile, mk_opcode_hops **out, size_t *count);
+typedef struct mk_waits {
+  mk_long_wait *longest; /* by their longest wait, largest first */
+  size_t count;
+  mk_opcode_hops *hops; /* of any opcode, then by opcode, of those that have some; none where there is no hop */
+  size_t hop_count;
+} mk_waits;
+
+/* Finds all waits of a trace with whoever ended them. The caller frees them; after a failure there are none. */
+mk_status mk_waits_find(const mk_edges *edges, const mk_profile *profile, mk_waits *out);
+void mk_waits_free(mk_waits *waits);
 
 #endif

@@ -13,8 +13,7 @@ static mk_status build(mk_summary *s, uint32_t step) {
   MK_TRY(mk_statistics_new(s->profile, &s->statistics));
   MK_TRY(mk_edges_new(s->profile, &s->edges));
   MK_TRY(mk_outliers_find(s->profile, &s->outliers, &s->outlier_count));
-  MK_TRY(mk_long_waits_find(s->edges, s->profile, &s->waits, &s->wait_count));
-  MK_TRY(mk_hops_find(s->edges, s->profile, &s->hops, &s->hop_count));
+  MK_TRY(mk_waits_find(s->edges, s->profile, &s->waits));
   uint32_t first = s->trace->first_step, median;
   MK_TRY(mk_path_median_step(s->profile, &median, &s->median_us));
   if (step == MK_MEDIAN_STEP) {
@@ -49,8 +48,7 @@ void mk_summary_free(mk_summary *summary) {
   if (summary != NULL) {
     mk_path_free(&summary->path);
     mk_free(summary->outliers);
-    mk_free(summary->waits);
-    mk_free(summary->hops);
+    mk_waits_free(&summary->waits);
     mk_edges_free(summary->edges);
     mk_statistics_free(summary->statistics);
     mk_profile_free(summary->profile);
@@ -209,8 +207,8 @@ static void print_hops(const mk_summary *s, FILE *file) {
     fprintf(file, " %17s %8s %8s", "remote, per step", "p50", "p90");
   }
   fprintf(file, "\n");
-  for (size_t i = 0; i < s->hop_count; i++) {
-    const mk_opcode_hops *hops = &s->hops[i];
+  for (size_t i = 0; i < s->waits.hop_count; i++) {
+    const mk_opcode_hops *hops = &s->waits.hops[i];
     fprintf(file, "%-12s", hops->opcode == 0 ? "all" : mk_opcode_text(hops->opcode));
     print_hop(&hops->of[MK_HOP_LOCAL], steps, file);
     if (hops->of[MK_HOP_REMOTE].count != 0) {
@@ -218,7 +216,7 @@ static void print_hops(const mk_summary *s, FILE *file) {
     }
     fprintf(file, "\n");
   }
-  if (s->hop_count == 0) {
+  if (s->waits.hop_count == 0) {
     fprintf(file, "  none was recorded\n");
     return;
   }
@@ -288,8 +286,8 @@ static void print_stages(const mk_summary *s, FILE *file) {
 static void print_waits(const mk_summary *s, FILE *file) {
   char sm[MK_SM_LABEL_SIZE], waiter[MK_LABEL_SIZE], publisher[MK_LABEL_SIZE];
   fprintf(file, "\nlongest waits for other SMs\n");
-  for (size_t i = 0; i < s->wait_count && i < SHOWN_WAITS; i++) {
-    const mk_long_wait *w = &s->waits[i];
+  for (size_t i = 0; i < s->waits.count && i < SHOWN_WAITS; i++) {
+    const mk_long_wait *w = &s->waits.longest[i];
     double end = (double)w->example.end * 1e-3;
     fprintf(file, "  %8.2f us in step %u: %s, %s, %s\n", w->longest, w->example.step + s->trace->first_step,
             mk_profile_sm_label(s->profile, w->sm, sm), mk_trace_role_name(w->role),
@@ -300,7 +298,7 @@ static void print_waits(const mk_summary *s, FILE *file) {
             w->published < end ? end - w->published : w->published - end, w->published < end ? "before" : "after",
             w->waits, w->total);
   }
-  if (s->wait_count == 0) {
+  if (s->waits.count == 0) {
     fprintf(file, "  none was recorded\n");
   }
 }

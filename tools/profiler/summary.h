@@ -22,9 +22,8 @@ typedef struct mk_summary {
   mk_edges *edges;
   mk_path path;
   mk_outlier *outliers;
-  mk_long_wait *waits;
-  mk_opcode_hops *hops;
-  size_t outlier_count, wait_count, hop_count;
+  size_t outlier_count;
+  mk_waits waits;
   double median_us; /* time of the median step */
   double bandwidth; /* bytes per second */
   bool bandwidth_given;

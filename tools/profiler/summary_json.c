@@ -139,8 +139,8 @@ static json_t *hop_json(const mk_hop_time *hop) {
 
 static json_t *hops_json(const mk_summary *s) {
   object all = {.json = json_array()};
-  for (size_t i = 0; i < s->hop_count; i++) {
-    const mk_opcode_hops *at = &s->hops[i];
+  for (size_t i = 0; i < s->waits.hop_count; i++) {
+    const mk_opcode_hops *at = &s->waits.hops[i];
     object o = {.json = json_object()};
     set_text(&o, "opcode", at->opcode == 0 ? "all" : mk_opcode_text(at->opcode));
     set(&o, "local", hop_json(&at->of[MK_HOP_LOCAL]));
@@ -183,8 +183,8 @@ static json_t *instruction_json(const mk_summary *s, uint32_t instruction, uint3
 static json_t *waits_json(const mk_summary *s) {
   enum { MOST = 100 };
   object all = {.json = json_array()};
-  for (size_t i = 0; i < s->wait_count && i < MOST; i++) {
-    const mk_long_wait *at = &s->waits[i];
+  for (size_t i = 0; i < s->waits.count && i < MOST; i++) {
+    const mk_long_wait *at = &s->waits.longest[i];
     object o = {.json = json_object()};
     set_number(&o, "us", at->longest);
     set_count(&o, "step", at->example.step + s->trace->first_step);

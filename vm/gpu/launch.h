@@ -25,9 +25,9 @@ enum {
   MK_GPU_FRONT_LANES = 3, /* lanes of a consumer warp that read the draw of one SM, with min-p */
   MK_GPU_WARPS = 20,      /* consumers, then loader, storer, controller and one that idles: whole warpgroups */
   MK_GPU_THREADS = MK_GPU_WARPS * 32,
+  MK_GPU_STRIPS_TIMES = 1 << 21, /* an operand's strips times those of a page are fewer (vm/gpu/strips.cuh: page_of) */
 
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
-  MK_GPU_STRIPS_TIMES = 1 << 21, /* an operand's strips times those of a page are fewer (vm/gpu/strips.cuh: page_of) */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
   MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */

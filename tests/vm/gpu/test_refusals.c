@@ -11,16 +11,27 @@
 #include "vm/gpu/machine_internal.h"
 #include "vm/verify/verify.h"
 
-static mk_program *compile_slots(bool sampling, uint32_t rows, uint32_t slots) {
-  mk_config config;
+static mk_program *compile_config(const mk_config *config, const mk_compile_options *options) {
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling, .rows = rows, .slots = slots};
-  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_llama_graph(config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
+}
+
+static mk_program *compile_slots(bool sampling, uint32_t rows, uint32_t slots) {
+  mk_config config;
+  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling, .rows = rows, .slots = slots};
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  return compile_config(&config, &options);
+}
+
+static mk_program *compile_quantised(void) {
+  mk_config config;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  mk_synth_quantise(&config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false);
+  return compile_config(&config, &(mk_compile_options){.sms = 4, .max_seq = 64});
 }
 
 static mk_program *compile_rows(bool sampling, uint32_t rows) { return compile_slots(sampling, rows, 0); }
@@ -175,29 +186,15 @@ Test(gpu_refusals, quantised_weights) {
 
 /* A page's number is found by a multiplication that is exact for so many strips. */
 Test(gpu_refusals, more_strips_than_are_counted) {
-  mk_config config;
-  mk_graph *graph;
-  mk_program *program;
-  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  mk_synth_quantise(&config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false);
-  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .rows = 1}, &program), MK_OK);
+  mk_program *program = compile_quantised();
   first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_weight].rows = UINT16_MAX;
   first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_weight].cols = 40;
   expect_refused(program, "327675 strips of 128 columns of weight layers.0.gate_up: more than this machine counts");
-  mk_graph_free(graph);
 }
 
 /* Parts of K are whole strips, as compiled; by hand they may begin within one. */
 Test(gpu_refusals, part_of_a_strip) {
-  mk_config config;
-  mk_graph *graph;
-  mk_program *program;
-  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  mk_synth_quantise(&config, MK_CODES_E4M3, 0, MK_TENSOR_F32, false);
-  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
-  cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64}, &program), MK_OK, "%s",
-               mk_error_message());
+  mk_program *program = compile_quantised();
   mk_instruction *in = first(program, MK_OP_LINEAR_PART);
   const uint32_t uid = in->uid;
   in->operands[MK_SLOT_LINEAR_PART_weight].cols--;
@@ -205,7 +202,6 @@ Test(gpu_refusals, part_of_a_strip) {
   snprintf(why, sizeof why, "instruction %u (linear_part) has columns 0 to %u of quantised weight layers.0.", uid,
            in->operands[MK_SLOT_LINEAR_PART_weight].cols * MK_TILE);
   expect_refused(program, why);
-  mk_graph_free(graph);
 }
 
 Test(gpu_refusals, blocks_of_another_size) {
