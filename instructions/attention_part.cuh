@@ -176,16 +176,16 @@ __device__ inline void add_lane(merged_unit &sum, uint32_t away) {
                  tile::exchange(sum.total, away)});
 }
 
+__device__ inline float4 floats(const merged_unit &unit) {
+  return make_float4(unit.low, unit.high, unit.top, unit.total);
+}
+__device__ inline merged_unit unit_of(const float4 &floats) { return {floats.x, floats.y, floats.z, floats.w}; }
+
 // What rounds have summed up lies in the block's scratch memory until the next round.
 __device__ inline float *scratch_of(const consumer &c) {
   return c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
 }
-__device__ inline void keep_unit(float *to, const merged_unit &unit) {
-  tile::store_l2(to, make_float4(unit.low, unit.high, unit.top, unit.total));
-}
-__device__ inline merged_unit get_unit(const float *from) {
-  float4 unit = tile::load_l2<float4>(from);
-  return {unit.x, unit.y, unit.z, unit.w};
-}
+__device__ inline void keep_unit(float *to, const merged_unit &unit) { tile::store_l2(to, floats(unit)); }
+__device__ inline merged_unit get_unit(const float *from) { return unit_of(tile::load_l2<float4>(from)); }
 
 }  // namespace mk

@@ -1,5 +1,5 @@
 // COMBINE on the device: the spans in use become the attention output of some query heads, or of some columns of one;
-// combine.c. Consumers only: a warp has 32 neighbouring output values, and sixteen spans at a time. With one span in
+// combine.c. Consumers only: a warp has sixteen neighbouring output values, and sixteen spans at a time. With one span in
 // use, its ATTENTION has done this work, where it is fused. Waits: the parts in use, by their stamps. Signals: the
 // counter of its value.
 #pragma once
@@ -21,176 +21,118 @@ __device__ inline void publish_combined(const consumer &c, uint32_t readers, uin
   }
 }
 
-// A lane's sums of some spans: of two pairs of output values of one head, which share what scores are relative to and
-// the sum of p. Adding them takes half of the instructions that two merged_units take, to the same bits.
-struct merged_pairs {
-  float value[4] = {}, top = NO_TOKENS, total = 0.0f;
-
-  __device__ void add(const merged_pairs &part) {
-    float above = fmaxf(top, part.top);
-    float keep = tile::exp2(top - above), factor = tile::exp2(part.top - above);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      value[i] = __fmaf_rn(factor, part.value[i], keep * value[i]);
-    }
-    total = __fmaf_rn(factor, part.total, keep * total);
-    top = above;
-  }
-  // Adds those of the lane `away` of it.
-  __device__ void add_lane(uint32_t away) {
-    merged_pairs other;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      other.value[i] = tile::exchange(value[i], away);
-    }
-    other.top = tile::exchange(top, away);
-    other.total = tile::exchange(total, away);
-    add(other);
-  }
-};
-
-// Blocks of sixteen pairs of a head: 1 << block_bits_of.
-__device__ inline uint32_t block_bits_of(const mk_gpu_buffer &parts) { return parts.tile_cols == 66 ? 1 : 2; }
-
-// A warp has sixteen pairs, lane l pairs l / 4 and l / 4 + 8 of them, of four neighbouring spans.
+// A warp has a block of eight pairs of output values, one for each group of four lanes, and sixteen neighbouring spans,
+// four for each lane of a group.
 enum {
   COMBINE_LANES = 4,
-  COMBINE_PAIRS = 16,
+  BLOCK_PAIRS = 32 / COMBINE_LANES,
+  BLOCK_COLS = 2 * BLOCK_PAIRS,
   COMBINE_TREE = COMBINE_LANES * GROUP_SPANS,
-  TREE_SUMS = 32 / COMBINE_LANES,
+  TREE_BYTES = BLOCK_PAIRS * sizeof(float4),
 };
-static_assert((MK_GPU_CONSUMER_WARPS + 1) * TREE_SUMS * sizeof(merged_pairs) <= MK_GPU_ACTIVATION_BYTES,
-              "a tree of each warp, and their sum, have room");
-static_assert(2 * COMBINE_PAIRS == MK_COMBINE_COLS, "a warp has the columns of the narrowest COMBINE");
+static_assert(64 == MK_COMBINE_SLICES * BLOCK_COLS, "the smallest slice of a head is a block");
+static_assert((MK_GPU_CONSUMER_WARPS + 2) * TREE_BYTES <= MK_GPU_ACTIVATION_BYTES,
+              "a tree of each warp, and the sums of two blocks, have room");
 
-// Sums number `tree` in shared memory, of the lane's group.
-__device__ inline merged_pairs *tree_sum(const consumer &c, uint32_t tree) {
+// Blocks of a head: 1 << block_bits_of.
+__device__ inline uint32_t block_bits_of(const mk_gpu_buffer &parts) { return parts.tile_cols == 66 ? 2 : 3; }
+
+// Where tree number `tree` has the sum of the lane's group, in shared memory.
+__device__ inline uint8_t *tree_sum(const consumer &c, uint32_t tree) {
   // Kernels for several ranks have no register to keep this in meanwhile; one that records has none to make it anew.
   uint32_t lane = MK_GPU_RANKS ? tile::anew(c.lane) : c.lane;
-  return tile::view<merged_pairs>(c.d.activation()) + tree * TREE_SUMS + tile::group_of_lane<COMBINE_LANES>(lane);
+  return c.d.activation() + tree * TREE_BYTES + tile::group_of_lane<COMBINE_LANES>(lane) * sizeof(float4);
 }
 
-// Where the parts of a head lie: span s is that of split s mod splits. For the division of whole numbers there are no
-// registers. This one is exact: a half more is at least 1 / 256 away from the next whole number, there are fewer than
-// 2^16 spans (mk_program's tiles), and the reciprocal is off by 2^-22 of itself.
-struct span_view {
-  const uint64_t *words;
-  uint32_t splits, row_words, stride;
+// Where the parts of four neighbouring spans of a head lie, in words after those of its first one: span s is that of
+// split s mod splits. For the division of whole numbers there are no registers. This one is exact: a half more is at
+// least 1 / 256 away from the next whole number, there are fewer than 2^16 spans (mk_program's tiles), and the
+// reciprocal is off by 2^-22 of itself. A span that is not in use has the place of the first one.
+struct span_places {
+  uint32_t at[GROUP_SPANS];
 
-  __device__ const uint64_t *at(uint32_t span) const {
-    uint32_t round =
-        static_cast<uint32_t>((static_cast<float>(span) + 0.5f) * reciprocal_of(static_cast<float>(splits)));
-    return words + ((span - round * splits) * row_words + round * stride);
+  __device__ span_places(uint32_t first, uint32_t in_use, uint32_t splits, uint32_t row_words, uint32_t stride) {
+    const uint32_t round =
+        static_cast<uint32_t>((static_cast<float>(first) + 0.5f) * reciprocal_of(static_cast<float>(splits)));
+    const uint32_t next_round = stride - (splits - 1) * row_words;
+    uint32_t split = first - round * splits, place = split * row_words + round * stride;
+#pragma unroll
+    for (uint32_t j = 0; j < GROUP_SPANS; j++) {
+      at[j] = first + j < in_use ? place : 0;
+      const bool last = split + 1 == splits;
+      split = last ? 0 : split + 1;
+      place += last ? next_round : row_words;
+    }
   }
 };
 
-// Waits for the lane's four spans of those from `base` on, and adds them as a tree. Lane i fetches what scores of span
-// base + i are relative to, and its sum of p, for the others.
-__device__ inline merged_pairs four_of_head(const consumer &c, uint32_t block, uint32_t base, uint32_t in_use) {
-  enum { BOTH = 2 * GROUP_SPANS };
+// Waits for the lane's four spans of those from `base` on, and adds them as a tree. What is fetched for a span that is
+// not in use are numbers of the first one, which is, and they weigh nothing; or the lane has none that is in use, and
+// whoever adds its sum gives it no weight.
+__device__ inline merged_unit four_of_head(const consumer &c, uint32_t block, uint32_t base, uint32_t in_use) {
   const mk_operand &parts = instruction_at_hand(c).parts[MK_PART_COMBINE_parts];  // registers are short
   const mk_gpu_buffer &b = c.d.buffer(parts);
-  uint32_t stride = b.tile_cols, block_bits = block_bits_of(b);
-  uint32_t lane = tile::anew(c.lane);
-  uint32_t pair = (block & ((1u << block_bits) - 1)) * COMBINE_PAIRS + tile::group_of_lane<COMBINE_LANES>(lane);
-  span_view spans = {tile::global<const uint64_t>(b.address) + (block >> block_bits) * b.spans * stride, parts.rows,
-                     b.row_words, stride};
-  uint32_t place = tile::place_in_group<COMBINE_LANES>(lane), first = base + place * GROUP_SPANS;
-  uint32_t own = base + tile::place_in_group<COMBINE_TREE>(lane);
-  auto has = [&](uint32_t j) { return first + j < in_use; };
-  // For a span that is not in use the first one's words are fetched, and left out.
-  tile::stamped_pair pairs[BOTH + 1];
-  wait_all_pairs<BOTH + 1>(
+  const uint32_t stride = b.tile_cols, block_bits = block_bits_of(b), lane = tile::anew(c.lane);
+  const uint32_t first = base + tile::place_in_group<COMBINE_LANES>(lane) * GROUP_SPANS;
+  const uint32_t head = (block >> block_bits) * b.spans * stride, scale = head + stride - 2;
+  const uint32_t pair = (block & ((1u << block_bits) - 1)) * BLOCK_PAIRS + tile::group_of_lane<COMBINE_LANES>(lane);
+  const uint32_t value = head + 2 * pair;
+  const uint64_t *words = tile::global<const uint64_t>(b.address);
+  const span_places places(first, in_use, parts.rows, b.row_words, stride);
+  tile::stamped_pair have[2 * GROUP_SPANS];  // two values of each span, then its top and total
+  wait_all_pairs<2 * GROUP_SPANS>(
       c.d, parts.buffer,
-      [&](uint32_t j) {
-        uint32_t span = j == BOTH ? (own < in_use ? own : 0) : has(j % GROUP_SPANS) ? first + j % GROUP_SPANS : 0;
-        return spans.at(span) + (j == BOTH ? stride - 2 : 2 * (pair + j / GROUP_SPANS * 8));
-      },
-      pairs);
-  float2 scale = floats(pairs[BOTH]);
-  float top[GROUP_SPANS], factor[GROUP_SPANS], total[GROUP_SPANS];
-  merged_pairs sum;
-#pragma unroll
-  for (uint32_t j = 0; j < GROUP_SPANS; j++) {
-    float its = tile::from_lane(scale.x, place * GROUP_SPANS + j);
-    float p = tile::from_lane(scale.y, place * GROUP_SPANS + j);
-    top[j] = has(j) ? its : NO_TOKENS;
-    total[j] = has(j) ? p : 0.0f;
-  }
-  sum.top = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
-#pragma unroll
-  for (uint32_t j = 0; j < GROUP_SPANS; j++) {
-    factor[j] = tile::exp2(top[j] - sum.top);
-  }
-  auto add = [&](float a, float b, float c, float d) {
-    return __fadd_rn(__fmaf_rn(factor[1], b, __fmul_rn(factor[0], a)),
-                     __fmaf_rn(factor[3], d, __fmul_rn(factor[2], c)));
-  };
-  sum.total = add(total[0], total[1], total[2], total[3]);
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    float x[GROUP_SPANS];
-#pragma unroll
-    for (uint32_t j = 0; j < GROUP_SPANS; j++) {
-      float2 value = floats(pairs[i / 2 * GROUP_SPANS + j]);
-      x[j] = has(j) ? (i % 2 == 0 ? value.x : value.y) : 0.0f;
-    }
-    sum.value[i] = add(x[0], x[1], x[2], x[3]);
-  }
-  return sum;
+      [&](uint32_t i) { return words + ((i < GROUP_SPANS ? value : scale) + places.at[i % GROUP_SPANS]); }, have);
+  return tree_of_four([&](uint32_t j) -> merged_unit {
+    const float2 values = floats(have[j]), scales = floats(have[GROUP_SPANS + j]);
+    return {values.x, values.y, first + j < in_use ? scales.x : NO_TOKENS, scales.y};
+  });
 }
 
-// The tree of sixteen spans from `base` on.
-__device__ inline merged_pairs tree_of_head(const consumer &c, uint32_t block, uint32_t base, uint32_t in_use) {
-  merged_pairs tree = four_of_head(c, block, base, in_use);
+// The tree of sixteen spans from `base` on, in the first lane of each group.
+__device__ inline merged_unit tree_of_head(const consumer &c, uint32_t block, uint32_t base, uint32_t in_use) {
+  merged_unit tree = four_of_head(c, block, base, in_use);
   if (in_use - base > GROUP_SPANS) {
-    tree.add_lane(1);
-    tree.add_lane(2);
+    add_lane(tree, 1);
+    add_lane(tree, 2);
   }
   return tree;
 }
 
-// Publishes the sums of a block's pairs, of which the first lane of each group has two.
-__device__ inline void publish_block(const consumer &c, uint32_t block, const merged_pairs &sum) {
+// Publishes the sums of a block, which the first lane of each group has.
+__device__ inline void publish_block(const consumer &c, uint32_t block, const merged_unit &sum) {
   if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0 && publishes(c.d)) {
     const mk_operand &out = instruction_at_hand(c).parts[MK_PART_COMBINE_out];
-    const mk_gpu_buffer &to = c.d.buffer(out);
-    uint32_t unit = block * COMBINE_PAIRS + tile::group_of_lane<COMBINE_LANES>(tile::anew(c.lane));
-    uint64_t *words = tile::global<uint64_t>(to.address);
-    publish_combined(c, readers_of(out), words, unit, {sum.value[0], sum.value[1], sum.top, sum.total});
-    publish_combined(c, readers_of(out), words, unit + 8, {sum.value[2], sum.value[3], sum.top, sum.total});
+    const uint32_t unit = block * BLOCK_PAIRS + tile::group_of_lane<COMBINE_LANES>(tile::anew(c.lane));
+    publish_combined(c, readers_of(out), tile::global<uint64_t>(c.d.buffer(out).address), unit, sum);
   }
 }
 
-// Of more than sixteen spans each warp has put down a tree; the first warp adds so many of them in order to those of
-// the passes before. The sum lies after them, so that no warp keeps it in registers. Lane i of a group has value i, and
-// all lanes have the largest top first, which makes additions of all that follows: products by powers of two are exact,
-// so this rounds as adding tree by tree does.
-__device__ inline void add_trees(const consumer &c, uint32_t trees, bool begins) {
-  const uint32_t place = tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane));
-  merged_pairs *sum = tree_sum(c, MK_GPU_CONSUMER_WARPS);
-  float top = begins ? NO_TOKENS : sum->top, value = 0.0f, total = 0.0f;
+// Of more than sixteen spans each warp has put down a tree. A block's first warp adds so many of them, from number
+// `first` on, in order to those of the passes before, whose sum it keeps at `kept`: registers are short. All lanes have
+// the largest top first, which makes additions of all that follows: products by powers of two are exact, so this rounds
+// as adding tree by tree does.
+__device__ inline merged_unit add_trees(const consumer &c, uint32_t first, uint32_t trees, uint32_t kept, bool begins) {
+  merged_unit sum = begins ? merged_unit() : unit_of(tile::load<float4>(tree_sum(c, kept)));
+  const uint8_t *from = tree_sum(c, first), *end = from + trees * TREE_BYTES;
+  float top = sum.top;
 #pragma unroll 4
-  for (uint32_t i = 0; i < trees; i++) {
-    top = fmaxf(top, tree_sum(c, i)->top);
+  for (const uint8_t *tree = from; tree != end; tree += TREE_BYTES) {
+    top = fmaxf(top, tile::load<float4>(tree).z);
   }
-  if (!begins) {
-    const float keep = tile::exp2(sum->top - top);
-    value = keep * sum->value[place], total = keep * sum->total;
-  }
+  const float keep = tile::exp2(sum.top - top);
+  sum = {keep * sum.low, keep * sum.high, top, keep * sum.total};
 #pragma unroll 4
-  for (uint32_t i = 0; i < trees; i++) {
-    const merged_pairs *tree = tree_sum(c, i);
-    const float factor = tile::exp2(tree->top - top);
-    value = __fmaf_rn(factor, tree->value[place], value);
-    total = __fmaf_rn(factor, tree->total, total);
+  for (const uint8_t *tree = from; tree != end; tree += TREE_BYTES) {
+    const merged_unit part = unit_of(tile::load<float4>(tree));
+    const float factor = tile::exp2(part.top - top);
+    sum.low = __fmaf_rn(factor, part.low, sum.low);
+    sum.high = __fmaf_rn(factor, part.high, sum.high);
+    sum.total = __fmaf_rn(factor, part.total, sum.total);
   }
   __syncwarp();
-  sum->value[place] = value;
-  if (place == 0) {
-    sum->top = top, sum->total = total;
-  }
-  __syncwarp();
+  tile::store(tree_sum(c, kept), floats(sum));
+  return sum;
 }
 
 __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &in) {
@@ -201,39 +143,40 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
     return;
   }
   uint32_t in_use = tile::uniform(min(position_of(c) / span + 1, parts.rows * from.spans));
-  // Blocks of the whole output. Of one tree each warp has a block of its own, of several a tree of the block at hand.
+  // Blocks of the whole output. Of one tree each warp has a block of its own; of several trees they share one, or two.
   const bool several = tile::uniform(in_use > COMBINE_TREE);
-  uint32_t block = tile::uniform(out.col * to.tile_cols / (2 * COMBINE_PAIRS) + (several ? 0 : c.warp));
-  uint32_t end = tile::uniform((out.col + out.cols) * to.tile_cols / (2 * COMBINE_PAIRS)), base = 0;
+  uint32_t block = tile::uniform(out.col * to.tile_cols / BLOCK_COLS), base = 0;
+  const uint32_t end = tile::uniform((out.col + out.cols) * to.tile_cols / BLOCK_COLS);
+  const uint32_t warp_bits = !several ? 0 : end - block > 1 ? 3 : 4, warps = 1u << warp_bits;  // that share one
+  static_assert(MK_GPU_CONSUMER_WARPS == 1 << 4, "they are sixteen");
+  const uint32_t blocks = MK_GPU_CONSUMER_WARPS >> warp_bits, own_block = c.warp >> warp_bits;
+  const uint32_t own_tree = c.warp & (warps - 1);
 #pragma unroll 1
   while (block < end) {
-    uint32_t own = tile::uniform(base + (several ? c.warp * COMBINE_TREE : 0));
+    const uint32_t own = tile::uniform(base + own_tree * COMBINE_TREE);
+    const bool here = block + own_block < end, last = base + warps * COMBINE_TREE >= in_use;
     if (several) {
       consumers_meet(c);  // nobody reads what lies there any more
     }
-    merged_pairs sum;
-    if (own < in_use) {
-      sum.add(tree_of_head(c, block, own, in_use));
+    merged_unit sum;
+    if (tile::uniform(here && own < in_use)) {
+      add_unit(sum, tree_of_head(c, block + own_block, own, in_use));
     }
-    if (!several) {
-      publish_block(c, block, sum);
-      block += MK_GPU_CONSUMER_WARPS;
-      continue;
-    }
-    if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0) {
-      *tree_sum(c, c.warp) = sum;
-    }
-    consumers_meet(c);
-    uint32_t trees = min((in_use - base + COMBINE_TREE - 1) / COMBINE_TREE, MK_GPU_CONSUMER_WARPS + 0u);
-    bool last = base + MK_GPU_CONSUMER_WARPS * COMBINE_TREE >= in_use;
-    if (tile::uniform(c.warp == 0)) {
-      add_trees(c, trees, base == 0);
-      if (last) {
-        publish_block(c, block, *tree_sum(c, MK_GPU_CONSUMER_WARPS));
+    if (several) {
+      if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0) {
+        tile::store(tree_sum(c, c.warp), floats(sum));
+      }
+      consumers_meet(c);
+      if (tile::uniform(own_tree == 0)) {
+        const uint32_t trees = min((in_use - base + COMBINE_TREE - 1) / COMBINE_TREE, warps);
+        sum = add_trees(c, c.warp, trees, MK_GPU_CONSUMER_WARPS + own_block, base == 0);
       }
     }
-    base = last ? 0 : base + MK_GPU_CONSUMER_WARPS * COMBINE_TREE;
-    block += last ? 1 : 0;
+    if (tile::uniform(last && own_tree == 0 && here)) {
+      publish_block(c, block + own_block, sum);
+    }
+    base = last ? 0 : base + warps * COMBINE_TREE;
+    block += last ? blocks : 0;
   }
   if (several) {
     consumers_meet(c);  // before anybody stages something else

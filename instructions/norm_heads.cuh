@@ -17,15 +17,15 @@ __device__ inline float heads_scale(const device &d, const mk_instruction_word &
 #pragma unroll 1
   for (uint32_t base = 0; base < count; base += 32 * EIGHT) {
     uint32_t tile = base + tile::lane() * EIGHT;
-    tile::stamped_pair pairs[EIGHT];
-    wait_stamped_pairs<EIGHT>(
+    uint32_t words[EIGHT];
+    wait_line_words<EIGHT>(
         d, in.parts[MK_PART_NORM_HEADS_values].buffer,
         [&](uint32_t i) { return values + (first + tile + i) * MK_SQUARED_TILE + MK_TILE; },
-        [&](uint32_t i) { return tile + i < count; }, pairs);
+        [&](uint32_t i) { return tile + i < count; }, words);
     float q[EIGHT];
 #pragma unroll
     for (uint32_t i = 0; i < EIGHT; i++) {
-      q[i] = __uint_as_float(tile::stamp_data(pairs[i].low));
+      q[i] = __uint_as_float(words[i]);
     }
     float eight = sum_of_eight(q);
 #pragma unroll

@@ -376,14 +376,13 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, mk_emit_norm_heads);
 }
 
-/* Every query head has a COMBINE of its own, and with one row each MK_COMBINE_COLS of its columns, so that many SMs
- * share the work of a long context. Where they are does not matter: what a line has in one span becomes its output
+/* Every query head has a COMBINE of its own, and with one row each of its slices, so that many SMs share the work of a
+ * long context. Where they are does not matter: what a line has in one span becomes its output
  * where that span is computed (MK_FUSED). */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
-  const bool cut = lowering->lines == 1 && c->head_dim % MK_COMBINE_COLS == 0;
-  const uint32_t slices = cut ? c->head_dim / MK_COMBINE_COLS : 1, tiles = c->head_dim / MK_TILE / slices;
+  const uint32_t slices = lowering->lines == 1 ? MK_COMBINE_SLICES : 1, tiles = c->head_dim / MK_TILE / slices;
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
     for (uint32_t slice = 0; slice < c->heads * slices; slice++) {

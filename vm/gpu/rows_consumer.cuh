@@ -119,7 +119,7 @@ __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand,
     }
     loaded = false;
     late = late_steps(c, to, late);
-    return late != 0 ? want - 1 : want;
+    return late != 0 ? want ^ (want - 1) : 0;
   });
 }
 

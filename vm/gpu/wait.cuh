@@ -311,21 +311,21 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
   to = pairs[0];
 }
 
-// Waits until look() gives this epoch's generation in every lane; what look() gives instead is what the fault record
-// shows.
+// Waits until look(want) gives 0 in every lane: the bits in which stamps differ from this epoch's generation, `want`.
+// The fault record shows a late stamp, or of late ones that differ all bits in which any of them differs from `want`.
 template <typename looks>
 __device__ inline void wait_generation(const device &d, uint32_t buffer, looks look) {
   uint32_t want = d.generation(), tries = 0;
   wait_start start = {};
   for (;;) {
-    uint32_t have = look(want);
-    if (!tile::any_lane(have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+    uint32_t wrong = look(want);
+    if (!tile::any_lane(wrong != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;
     }
     if (tries == 0) {
       start = wait_begins(d);
     }
-    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, want ^ wrong, want)) {
       break;
     }
   }
@@ -335,14 +335,18 @@ __device__ inline void wait_generation(const device &d, uint32_t buffer, looks l
   }
 }
 
+// The bits in which a pair's stamps differ from `want`.
+__device__ inline uint32_t wrong_bits(const tile::stamped_pair &pair, uint32_t want) {
+  return (tile::stamp_generation(pair.low) ^ want) | (tile::stamp_generation(pair.high) ^ want);
+}
+
 // A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
 __device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
                                  tile::stamped_pair &to) {
   to.low = to.high = tile::stamp(0, d.generation());
   wait_generation(d, buffer, [&](uint32_t want) {
     tile::load_stamped_pair_if(here, from, to);
-    uint32_t low = tile::stamp_generation(to.low), high = tile::stamp_generation(to.high);
-    return low != want ? low : high;
+    return wrong_bits(to, want);
   });
 }
 
@@ -351,17 +355,16 @@ __device__ inline void wait_pair(const device &d, const uint64_t *from, bool her
 template <uint32_t count, typename address>
 __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
   wait_generation(d, buffer, [&](uint32_t want) {
-    uint32_t have = want;
+    uint32_t wrong = 0;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       to[i] = tile::load_stamped_pair(at(i));
     }
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
-      uint32_t low = tile::stamp_generation(to[i].low), high = tile::stamp_generation(to[i].high);
-      have = low != want ? low : high != want ? high : have;
+      wrong |= wrong_bits(to[i], want);
     }
-    return have;
+    return wrong;
   });
 }
 
@@ -370,29 +373,29 @@ template <uint32_t count, typename address>
 __device__ inline void wait_all_triples(const device &d, uint32_t buffer, address at,
                                         tile::stamped_triple (&to)[count]) {
   wait_generation(d, buffer, [&](uint32_t want) {
-    uint32_t have = want;
+    uint32_t wrong = 0;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       to[i] = tile::load_stamped_triple(at(i));
     }
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
-      have = to[i].generation != want ? to[i].generation : have;
+      wrong |= to[i].generation ^ want;
     }
-    return have;
+    return wrong;
   });
 }
 
-// The data of stamped words; gives the generation of a word that is late, or `want`.
+// The data of stamped words; gives the bits in which their stamps differ from `want`.
 template <uint32_t count>
 __device__ inline uint32_t take_words(const uint64_t (&words)[count], uint32_t want, uint32_t (&to)[count]) {
-  uint32_t have = want;
+  uint32_t wrong = 0;
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
     to[i] = tile::stamp_data(words[i]);
-    have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
+    wrong |= tile::stamp_generation(words[i]) ^ want;
   }
-  return have;
+  return wrong;
 }
 
 // The same for single words.

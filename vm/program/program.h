@@ -189,7 +189,7 @@ enum {
   MK_PROMPT_ROWS = 64,        /* rows of a step that computes a chunk of one sequence on a GPU */
   MK_MAX_UNITS = 128,         /* most units of attention per KV head, where there are several rows */
   MK_PIECE_TOKENS = 256,      /* tokens of a span that ATTENTION takes at a time */
-  MK_COMBINE_COLS = 32,       /* of a head: with one row a COMBINE may have so many of them, or a multiple */
+  MK_COMBINE_SLICES = 4,      /* of a head: with one row a COMBINE may have one of them, or several */
 };
 /* How many of a value's `lines` lines lie in one tile. An instruction computes one such tile. */
 static inline uint32_t mk_line_tile(uint32_t lines) { return lines < MK_LINE_TILE ? lines : (uint32_t)MK_LINE_TILE; }

@@ -174,10 +174,10 @@ mk_status mk_shape_COMBINE(mk_shape *s) {
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(mk_expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
   const uint32_t col = heads->col / spans * head_dim, cols = heads->cols / spans * head_dim;
-  /* With one row, of one head some of its columns, by MK_COMBINE_COLS. */
+  /* With one row, of one head some of its slices. */
+  const uint32_t slice = head_dim / MK_COMBINE_SLICES;
   const bool some = cols == head_dim && mk_program_rows(s->v->program) == 1 && out->col >= col &&
-                    out->col + out->cols <= col + cols && out->col % MK_COMBINE_COLS == 0 &&
-                    out->cols % MK_COMBINE_COLS == 0;
+                    out->col + out->cols <= col + cols && out->col % slice == 0 && out->cols % slice == 0;
   return some ? mk_expect_line_tile(s, MK_SLOT_COMBINE_out, out->col, out->cols)
               : mk_expect_line_tile(s, MK_SLOT_COMBINE_out, col, cols);
 }
