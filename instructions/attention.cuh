@@ -225,8 +225,8 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
       low = two.x, high = two.y;
     } else {
       tile::stamped_pair pair;
-      wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
-                        is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs, operand->buffer, pair);
+      wait_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
+                is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs, operand->buffer, pair);
       low = __uint_as_float(tile::stamp_data(pair.low)), high = __uint_as_float(tile::stamp_data(pair.high));
     }
     float factor = is_q ? scale : 1.0f;

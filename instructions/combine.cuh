@@ -147,36 +147,36 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
   const bool several = tile::uniform(in_use > COMBINE_TREE);
   uint32_t block = tile::uniform(out.col * to.tile_cols / BLOCK_COLS), base = 0;
   const uint32_t end = tile::uniform((out.col + out.cols) * to.tile_cols / BLOCK_COLS);
-  const uint32_t warp_bits = !several ? 0 : end - block > 1 ? 3 : 4, warps = 1u << warp_bits;  // that share one
+  const uint32_t warp_bits = !several ? 0 : end - block > 1 ? 3 : 4;  // of how many share one
   static_assert(MK_GPU_CONSUMER_WARPS == 1 << 4, "they are sixteen");
-  const uint32_t blocks = MK_GPU_CONSUMER_WARPS >> warp_bits, own_block = c.warp >> warp_bits;
-  const uint32_t own_tree = c.warp & (warps - 1);
+  // A warp's own, looked up again: registers are short.
+  auto own_tree = [&] { return tile::anew(c.warp) & ((1u << warp_bits) - 1); };
+  auto own_block = [&] { return tile::anew(c.warp) >> warp_bits; };
 #pragma unroll 1
   while (block < end) {
-    const uint32_t own = tile::uniform(base + own_tree * COMBINE_TREE);
-    const bool here = block + own_block < end, last = base + warps * COMBINE_TREE >= in_use;
+    const uint32_t own = tile::uniform(base + own_tree() * COMBINE_TREE), next = base + (COMBINE_TREE << warp_bits);
     if (several) {
       consumers_meet(c);  // nobody reads what lies there any more
     }
     merged_unit sum;
-    if (tile::uniform(here && own < in_use)) {
-      add_unit(sum, tree_of_head(c, block + own_block, own, in_use));
+    if (tile::uniform(block + own_block() < end && own < in_use)) {
+      add_unit(sum, tree_of_head(c, block + own_block(), own, in_use));
     }
     if (several) {
       if (tile::place_in_group<COMBINE_LANES>(tile::anew(c.lane)) == 0) {
         tile::store(tree_sum(c, c.warp), floats(sum));
       }
       consumers_meet(c);
-      if (tile::uniform(own_tree == 0)) {
-        const uint32_t trees = min((in_use - base + COMBINE_TREE - 1) / COMBINE_TREE, warps);
-        sum = add_trees(c, c.warp, trees, MK_GPU_CONSUMER_WARPS + own_block, base == 0);
+      if (tile::uniform(own_tree() == 0)) {
+        const uint32_t trees = (min(in_use, next) - base + COMBINE_TREE - 1) / COMBINE_TREE;
+        sum = add_trees(c, c.warp, trees, MK_GPU_CONSUMER_WARPS + own_block(), base == 0);
       }
     }
-    if (tile::uniform(last && own_tree == 0 && here)) {
-      publish_block(c, block + own_block, sum);
+    if (tile::uniform(next >= in_use && own_tree() == 0 && block + own_block() < end)) {
+      publish_block(c, block + own_block(), sum);
     }
-    base = last ? 0 : base + warps * COMBINE_TREE;
-    block += last ? blocks : 0;
+    block += next >= in_use ? MK_GPU_CONSUMER_WARPS >> warp_bits : 0;
+    base = next >= in_use ? 0 : next;
   }
   if (several) {
     consumers_meet(c);  // before anybody stages something else

@@ -32,7 +32,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
       uint32_t i = base + c.lane;
       tile::stamped_pair pair;
-      wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair);
+      wait_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair);
       if (i < candidates.rows) {
         float value = __uint_as_float(tile::stamp_data(pair.low));
         uint32_t word = tile::stamp_data(pair.high);

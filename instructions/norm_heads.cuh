@@ -60,8 +60,7 @@ __device__ inline void norm_tiles(const device &d, const mk_instruction_word &in
              pair = tile::place_in_group<8>(tile::lane());
     bool here = i < to.cols;
     tile::stamped_pair words;
-    wait_stamped_pair(d, values + tile * MK_SQUARED_TILE + pair * 2, here, in.parts[MK_PART_NORM_HEADS_values].buffer,
-                      words);
+    wait_pair(d, values + tile * MK_SQUARED_TILE + pair * 2, here, in.parts[MK_PART_NORM_HEADS_values].buffer, words);
     float scale = tile < queries ? query_scale : tile < queries + keys ? key_scale : 1.0f;
     if constexpr (MK_GPU_RANKS) {
       if (here && publishes(d)) {

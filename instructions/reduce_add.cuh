@@ -16,7 +16,7 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word
     float low = 0.0f, high = 0.0f;
     if (c.warp < parts.rows) {
       tile::stamped_pair pair;
-      wait_stamped_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair);
+      wait_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair);
       float even = __uint_as_float(tile::stamp_data(pair.low)), odd = __uint_as_float(tile::stamp_data(pair.high));
       uint32_t g = tile::lane_row(c.lane);
       float low_even = tile::from_lane(even, g / 2), low_odd = tile::from_lane(odd, g / 2);

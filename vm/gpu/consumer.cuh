@@ -214,9 +214,9 @@ __device__ inline const uint2 &raw_input(const consumer &c, uint32_t page) {
 }
 
 // Fetches units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
-__device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x, uint32_t first, uint32_t first_unit,
-                                       uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
-  uint32_t row = token_of(c);
+__device__ inline void fetch_token_row(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
+                                       uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
+  uint32_t row = token_of(c), first = operand.col * x.tile_cols;
 #pragma unroll
   for (uint32_t u = 0; u < BATCH_UNITS; u++) {
     const staged_unit at = unit_of(c, first_unit + u, steps);
@@ -233,9 +233,9 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
 
 // The same for a stamped vector: all loads of a lane are under way together, and stale words are fetched again.
 __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
-                                     uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
-  const uint64_t *from =
-      tile::global<const uint64_t>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
+                                     uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
+  const uint64_t *from = tile::global<const uint64_t>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words +
+                         operand.col * x.tile_cols / 2;
   tile::stamped_pair pairs[BATCH_UNITS];
   auto at = [&](uint32_t u) { return from + unit_of(c, first_unit + u, steps).element / 2; };
   auto has = [&](uint32_t u) { return unit_of(c, first_unit + u, steps).active; };
@@ -359,7 +359,7 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
                                         uint32_t pages, page_weights &weights) {
   const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &from = c.d.buffer(operand);
-  uint32_t first = operand.col * from.tile_cols, x_pages = page_count(steps);
+  uint32_t x_pages = page_count(steps);
   bool early = false;
   if constexpr (KEEPS_INPUT) {
     c.last_input = make_uint2(0, 0);
@@ -372,9 +372,9 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
     uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
     load_gains(c, whole_buffer(in, LINEAR_GAIN), normed, param(in, 1), steps, gains);
     if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
-      fetch_token_row(c, from, first, first_unit, steps, words);
+      fetch_token_row(c, operand, from, first_unit, steps, words);
     } else {
-      fetch_stamped(c, operand, from, first, first_unit, steps, words);
+      fetch_stamped(c, operand, from, first_unit, steps, words);
     }
 #pragma unroll
     for (uint32_t u = 0; u < BATCH_UNITS; u++) {

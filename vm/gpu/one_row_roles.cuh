@@ -140,6 +140,9 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   bool normed;
+  if constexpr (MK_GPU_RECORDS) {
+    tile::forget(c.lane);  // registers are short
+  }
   consumers_wait(c, in);
 #define MK_OPCODE(NAME, text, state, semantics) \
   static_assert(!opcodes.NAME.consumed_apart() || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);

@@ -254,63 +254,6 @@ __device__ inline void signal_counters(const device &d, const mk_instruction_wor
   }
 }
 
-__device__ inline bool fresh(const tile::stamped_pair &pair, uint32_t generation) {
-  return tile::stamp_generation(pair.low) == generation && tile::stamp_generation(pair.high) == generation;
-}
-
-// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i). Only what is late is loaded
-// again.
-template <uint32_t count, typename address, typename presence>
-__device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at, presence has,
-                                          tile::stamped_pair (&to)[count]) {
-  uint32_t want = d.generation(), late = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < count; i++) {
-    to[i].low = to[i].high = 0;
-    if (has(i)) {
-      late |= 1u << i;
-    }
-  }
-  uint32_t tries = 0;
-  wait_start start = {};
-  for (;;) {
-    uint32_t loaded = late, have = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      tile::load_stamped_pair_if((loaded >> i & 1) != 0, at(i), to[i]);
-    }
-    // There are no branches: otherwise loads go out one by one, each after the look at the word before.
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      bool is_late = (loaded >> i & 1) != 0 && !fresh(to[i], want);
-      late &= is_late ? 0xffffffffu : ~(1u << i);
-      have = is_late ? tile::stamp_generation(to[i].low) : have;
-    }
-    if (!tile::any_lane(late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
-      break;
-    }
-    if (tries == 0) {
-      start = wait_begins(d);
-    }
-    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
-      break;
-    }
-  }
-  waited(d, tries);
-  if (tries != 0) {
-    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
-  }
-}
-
-// The same for one pair.
-__device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, bool active, uint32_t buffer,
-                                         tile::stamped_pair &to) {
-  tile::stamped_pair pairs[1];
-  wait_stamped_pairs<1>(
-      d, buffer, [=](uint32_t) { return from; }, [=](uint32_t) { return active; }, pairs);
-  to = pairs[0];
-}
-
 // Waits until look(want) gives 0 in every lane: the bits in which stamps differ from this epoch's generation, `want`.
 // The fault record shows a late stamp, or of late ones that differ all bits in which any of them differs from `want`.
 template <typename looks>
@@ -340,14 +283,39 @@ __device__ inline uint32_t wrong_bits(const tile::stamped_pair &pair, uint32_t w
   return (tile::stamp_generation(pair.low) ^ want) | (tile::stamp_generation(pair.high) ^ want);
 }
 
-// A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
+// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i); elsewhere data are 0. A lane
+// loads all of its pairs again while one of them is late: to know which of them is takes more instructions than it saves
+// loads. There are no branches: otherwise loads go out one by one, each after the look at the word before.
+template <uint32_t count, typename address, typename presence>
+__device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at, presence has,
+                                          tile::stamped_pair (&to)[count]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i].low = to[i].high = tile::stamp(0, d.generation());
+  }
+  bool late = true;
+  wait_generation(d, buffer, [&](uint32_t want) {
+    uint32_t wrong = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      tile::load_stamped_pair_if(late && has(i), at(i), to[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      wrong |= wrong_bits(to[i], want);
+    }
+    late = wrong != 0;
+    return wrong;
+  });
+}
+
+// The same for one pair, where the lane has one.
 __device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
                                  tile::stamped_pair &to) {
-  to.low = to.high = tile::stamp(0, d.generation());
-  wait_generation(d, buffer, [&](uint32_t want) {
-    tile::load_stamped_pair_if(here, from, to);
-    return wrong_bits(to, want);
-  });
+  tile::stamped_pair pairs[1];
+  wait_stamped_pairs<1>(
+      d, buffer, [=](uint32_t) { return from; }, [=](uint32_t) { return here; }, pairs);
+  to = pairs[0];
 }
 
 // The same for `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late:
