@@ -3,6 +3,7 @@
 // Other families have a bias and a gain for each row, and the sum of a tile's squares after its values.
 // Waits: x (consumers), the step state (storer: the position). Signals: the counter of its value, after the last tile.
 #pragma once
+#include "instructions/tile/copy.cuh"
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 
@@ -36,6 +37,23 @@ struct row_vector {
     there = (extras & which) != 0;
   }
 };
+
+// Asks the L2 for the frequencies, biases and gains of the instruction's row tiles, long before they are due. Of other
+// families every layer has its own, which come from memory: that takes as long as a small layer's weights. One thread.
+__device__ inline void prefetch_QKV(const device &d, const mk_instruction_word &in) {
+  const mk_operand &weight = in.parts[MK_PART_QKV_weight];
+  if (weight.rows == 0) {
+    return;
+  }
+  tile::prefetch(tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address),
+                 param(in, MK_PARAM_QKV_head_dim) / 2 * sizeof(float));
+  for (uint32_t which : {MK_QKV_BIASES, MK_QKV_GAINS}) {
+    const row_vector vector(d, in, which, 0);
+    if (vector.there) {
+      tile::prefetch(vector.values, weight.rows * MK_TILE * sizeof(float));
+    }
+  }
+}
 
 // The lane's two rows of such a vector.
 __device__ inline two_rows load_rows(const storer &s, const row_vector &vector, float without) {

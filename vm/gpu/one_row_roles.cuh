@@ -51,6 +51,9 @@ __device__ __forceinline__ void put_first_step(const device &d) {
 
 __device__ __forceinline__ void load_from_queue(loader &l, const mk_instruction_word &in) {
   if (tile::elect()) {
+    if (MK_GPU_FAMILIES && in.opcode == only<&opcode_row::rotates>) {
+      prefetch_QKV(l.d, in);
+    }
     load_instruction(l, in);
   }
 }

@@ -34,6 +34,9 @@ __device__ __forceinline__ void put_first_step(const device &d) {
 
 // All lanes look up what one of them copies.
 __device__ __forceinline__ void load_from_queue(loader &l, const mk_instruction_word &in) {
+  if (MK_GPU_FAMILIES && in.opcode == only<&opcode_row::rotates> && tile::elect()) {
+    prefetch_QKV(l.d, in);
+  }
   load_instruction(l, in);
   __syncwarp();
 }
