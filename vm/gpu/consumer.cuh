@@ -583,12 +583,14 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;
   uint32_t pages = weight.rows == 0 ? 0 : page_count(steps);
   page_weights weights;
-  bool early = stage_activation(c, in, normed, steps, pages, weights);
   if constexpr (MK_GPU_QUANTISED) {
     const mk_gpu_buffer &b = c.d.buffer(weight);
-    const strip_way way(c, b, weight);
-    with_form<true>(b, [&](const auto &form) { multiply_strips(c, form, b, weight, way, normed); });
+    const strip_way way(c, b, weight);  // worked out before x is there, as the form is
+    const strip_kind kind = kind_of(b);
+    stage_activation(c, in, normed, steps, pages, weights);
+    with_form<true>(b, kind, [&](const auto &form) { multiply_strips(c, form, b, weight, way, normed); });
   } else {
+    bool early = stage_activation(c, in, normed, steps, pages, weights);
     multiply_pages(c, weight, pages, normed, weights, early);
   }
 }

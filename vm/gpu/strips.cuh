@@ -328,32 +328,73 @@ struct any_nibble_form {
   }
 };
 
-// Calls work(form) with the form of a weight: a loop over strips asks for it once, since to look it up takes as long as
-// to expand a quarter of a strip. `shortens`: with the forms of fewer instructions, which are twice the code.
+// The forms that weights have.
+enum strip_kind : uint32_t {
+  STRIPS_PLAIN,
+  STRIPS_EVEN_I4,  // one scale a row, of bf16, and no zeros
+  STRIPS_BF16_I4,  // one scale a row
+  STRIPS_F16_I4,
+  STRIPS_ANY_I4,
+  STRIPS_EVEN_E4M3,
+  STRIPS_ANY_E4M3,
+  STRIPS_EVEN_I8,
+  STRIPS_ANY_I8,
+};
+
+__device__ inline strip_kind kind_of(const mk_gpu_buffer &b) {
+  if (!MK_GPU_QUANTISED || b.dtype == MK_DTYPE_BF16) {
+    return STRIPS_PLAIN;
+  }
+  const bool even = has_even_scales(b), halves = !has_ranges(b) && b.scale.type == MK_SCALE_F16;
+  if (b.dtype == MK_DTYPE_I4) {
+    return even ? b.scale.zeros == 0 ? STRIPS_EVEN_I4 : STRIPS_BF16_I4 : halves ? STRIPS_F16_I4 : STRIPS_ANY_I4;
+  }
+  return b.dtype == MK_DTYPE_E4M3 ? even ? STRIPS_EVEN_E4M3 : STRIPS_ANY_E4M3 : even ? STRIPS_EVEN_I8 : STRIPS_ANY_I8;
+}
+
+// Calls work(form) with a weight's form: a loop over strips asks for it once, since to look it up takes as long as to
+// expand a quarter of a strip. `shortens`: with the forms of fewer instructions, which are twice the code.
 template <bool shortens, typename worker>
-__device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
-  bool one_scale = b.scale.ranges == 1;
+__device__ inline void with_form(const mk_gpu_buffer &b, strip_kind kind, worker work) {
   if constexpr (!MK_GPU_QUANTISED) {
     work(plain_form());
-  } else if (shortens && b.dtype == MK_DTYPE_I4 && has_even_scales(b) && b.scale.zeros == 0) {
-    work(nibble_form<false, shortens>(b));
-  } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_BF16 && one_scale) {
-    work(nibble_form<false>(b));
-  } else if (b.dtype == MK_DTYPE_I4 && b.scale.type == MK_SCALE_F16 && one_scale) {
-    work(nibble_form<true>(b));
-  } else if (b.dtype == MK_DTYPE_I4) {
-    work(any_nibble_form(b));
-  } else if (b.dtype == MK_DTYPE_E4M3 && has_even_scales(b)) {
-    work(std::conditional_t<shortens, short_byte_form<e4m3_codes>, even_byte_form<e4m3_codes>>());
-  } else if (b.dtype == MK_DTYPE_E4M3) {
-    work(byte_form<e4m3_codes>(b));
-  } else if (b.dtype == MK_DTYPE_I8 && has_even_scales(b)) {
-    work(std::conditional_t<shortens, short_byte_form<i8_codes>, even_byte_form<i8_codes>>());
-  } else if (b.dtype == MK_DTYPE_I8) {
-    work(byte_form<i8_codes>(b));
-  } else {
-    work(plain_form());
+    return;
   }
+  switch (kind) {
+    case STRIPS_EVEN_I4:
+      if constexpr (shortens) {
+        work(nibble_form<false, shortens>(b));
+        break;
+      }
+      [[fallthrough]];
+    case STRIPS_BF16_I4:
+      work(nibble_form<false>(b));
+      break;
+    case STRIPS_F16_I4:
+      work(nibble_form<true>(b));
+      break;
+    case STRIPS_ANY_I4:
+      work(any_nibble_form(b));
+      break;
+    case STRIPS_EVEN_E4M3:
+      work(std::conditional_t<shortens, short_byte_form<e4m3_codes>, even_byte_form<e4m3_codes>>());
+      break;
+    case STRIPS_ANY_E4M3:
+      work(byte_form<e4m3_codes>(b));
+      break;
+    case STRIPS_EVEN_I8:
+      work(std::conditional_t<shortens, short_byte_form<i8_codes>, even_byte_form<i8_codes>>());
+      break;
+    case STRIPS_ANY_I8:
+      work(byte_form<i8_codes>(b));
+      break;
+    default:
+      work(plain_form());
+  }
+}
+template <bool shortens, typename worker>
+__device__ inline void with_form(const mk_gpu_buffer &b, worker work) {
+  with_form<shortens>(b, kind_of(b), work);
 }
 
 // A form that is looked up strip by strip: where a loop for each of them would be too much code.
