@@ -521,13 +521,10 @@ struct lane_places {
 // which there are two slots. A page is given back by who has a strip of it, and by the loader for the rest of sixteen.
 template <typename form>
 __device__ inline void multiply_strips(consumer &c, const form &of, const mk_gpu_buffer &b, const mk_operand &weight,
-                                       const strip_way &way, bool normed) {
+                                       const strip_way &way, strip_cursor at, bool normed) {
   const lane_places own(c);
   const uint8_t *lines = c.d.page(0) + own.line, *words = c.d.page(0) + own.word;
-  strip_cursor at(c);
-  advance_pages(c, way.pages);               // where the next instruction begins
   tile::vector_tile x[MK_STRIP_STEPS] = {};  // zero in lanes that have no column
-  at.advance(way.first, way.page_bytes);
   uint32_t rows = way.rows;
   float squares = 0.0f;  // of a chain; with later row tiles nobody looks at them
 #pragma unroll 1
@@ -587,8 +584,11 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
     const mk_gpu_buffer &b = c.d.buffer(weight);
     const strip_way way(c, b, weight);  // worked out before x is there, as the form is
     const strip_kind kind = kind_of(b);
+    strip_cursor at(c);
+    at.advance(way.first, way.page_bytes);
+    advance_pages(c, way.pages);  // where the next instruction begins
     stage_activation(c, in, normed, steps, pages, weights);
-    with_form<true>(b, kind, [&](const auto &form) { multiply_strips(c, form, b, weight, way, normed); });
+    with_form<true>(b, kind, [&](const auto &form) { multiply_strips(c, form, b, weight, way, at, normed); });
   } else {
     bool early = stage_activation(c, in, normed, steps, pages, weights);
     multiply_pages(c, weight, pages, normed, weights, early);
