@@ -11,7 +11,7 @@ enum {
   SPLIT_MIN_COLS = 256,   /* but not into parts smaller than this */
   SPLIT_MAX_COLS = 14336, /* and always into parts whose activation fits the resident area, where there is one */
   MAX_BLOCKS = 1 << 24,
-  ATTENTION_UNITS = 128, /* KV heads x splits: about one attention instruction per SM and layer */
+  ATTENTION_UNITS = 128, /* of a rank, KV heads x splits: about one attention instruction per SM and layer */
 };
 
 uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
@@ -24,9 +24,9 @@ uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
 
 uint32_t mk_span_tokens(uint32_t slots) { return slots > 1 ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS; }
 
-uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots) {
-  uint32_t splits = ATTENTION_UNITS / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(slots));
-  splits = splits < 1 ? 1 : splits;
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots, uint32_t ranks) {
+  uint32_t splits = ATTENTION_UNITS * ranks / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(slots));
+  splits = splits < 1 ? 1 : splits > MK_MAX_UNITS ? MK_MAX_UNITS : splits;
   wanted = wanted < slots ? slots : wanted;
   return splits < wanted ? splits : wanted;
 }

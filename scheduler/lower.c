@@ -47,9 +47,10 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->embedded = (mk_lowered_value){.ready = MK_NO_COUNTER};
   lowering->blocks = program->ranges.block.high + 1;
   lowering->samples = options->sampling;
+  const uint32_t slots = mk_program_slots(program);
   lowering->splits =
-      lowering->wide ? 1 : mk_split_attention(graph->config.kv_heads, options->max_seq, mk_program_slots(program));
-  lowering->spans = mk_spans_of_split(lowering->splits, options->max_seq, mk_program_slots(program));
+      lowering->wide ? 1 : mk_split_attention(graph->config.kv_heads, options->max_seq, slots, lowering->ranks);
+  lowering->spans = mk_spans_of_split(lowering->splits, options->max_seq, slots);
   lowering->next_uid = 1;
   MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->ranks, lowering->sms_of_rank));
   MK_TRY(mk_alloc(lowering->ranks, sizeof *lowering->turns, &lowering->turns));

@@ -439,14 +439,18 @@ Test(compile, splits_follow_from_the_shape) {
       cr_assert(parts == 1 || cols / parts >= 256, "%u parts of %u columns", parts, cols);
     }
   }
-  cr_assert_eq(mk_split_attention(8, 256, 1), 1);
-  cr_assert_eq(mk_split_attention(8, 257, 1), 2);
-  cr_assert_eq(mk_split_attention(8, 131072, 1), 16);
-  cr_assert_eq(mk_split_attention(500, 131072, 1), 1);
-  cr_assert_eq(mk_split_attention(8, 1024, 2), 2);
-  cr_assert_eq(mk_split_attention(8, 1024, 16), 16);
-  cr_assert_eq(mk_split_attention(8, 4097, 4), 5);
-  cr_assert_eq(mk_split_attention(16, 131072, 16), 8);
+  cr_assert_eq(mk_split_attention(8, 256, 1, 1), 1);
+  cr_assert_eq(mk_split_attention(8, 257, 1, 1), 2);
+  cr_assert_eq(mk_split_attention(8, 131072, 1, 1), 16);
+  cr_assert_eq(mk_split_attention(500, 131072, 1, 1), 1);
+  cr_assert_eq(mk_split_attention(8, 1024, 2, 1), 2);
+  cr_assert_eq(mk_split_attention(8, 1024, 16, 1), 16);
+  cr_assert_eq(mk_split_attention(8, 4097, 4, 1), 5);
+  cr_assert_eq(mk_split_attention(16, 131072, 16, 1), 8);
+  cr_assert_eq(mk_split_attention(8, 131072, 1, 2), 32); /* each rank has four heads, and 128 units */
+  cr_assert_eq(mk_split_attention(8, 131072, 1, 8), 128);
+  cr_assert_eq(mk_split_attention(2, 131072, 1, 4), 128); /* as many as several rows may have */
+  cr_assert_eq(mk_split_attention(8, 2048, 1, 8), 8);
 }
 
 Test(compile, refuses_impossible_options) {
