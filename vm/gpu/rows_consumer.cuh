@@ -88,10 +88,21 @@ __device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uin
 // A bit for each of the warp's steps that exists, where `steps` are left.
 __device__ inline uint32_t steps_there(uint32_t steps) { return (1u << min(steps, WARP_STEPS + 0u)) - 1; }
 
-// A bit for each of these steps in which a word of an active line is not there yet.
+// A bit for each of these steps in which a word of an active line is not there yet. Whether there is any is known by
+// half of the instructions, and mostly there is none: words of other steps are there, or 0.
 __device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x, uint32_t which) {
-  uint32_t active = rows_of(c.d).active, late = 0;
+  uint32_t active = rows_of(c.d).active, late = 0, most[LINE_TILES] = {};
   bool lower = has_line(active, c, 0), upper = has_line(active, c, 1);
+#pragma unroll
+  for (uint32_t n = 0; n < LINE_TILES; n++) {
+#pragma unroll
+    for (uint32_t s = 0; s < WARP_STEPS; s++) {
+      most[n] = max(most[n], max(x.value[s][n].word[0], x.value[s][n].word[1]));
+    }
+  }
+  if (!tile::any_lane((lower && most[0] == EMPTY_WORD) || (upper && most[1] == EMPTY_WORD))) {
+    return 0;
+  }
 #pragma unroll
   for (uint32_t s = 0; s < WARP_STEPS; s++) {
     uint32_t low = max(x.value[s][0].word[0], x.value[s][0].word[1]),
