@@ -184,9 +184,9 @@ static bool touches_COMBINE(const view *v) {
   }
   uint32_t first = parts->col / spans * head_dim, cols = parts->cols / spans * head_dim;
   const rectangle *out = &v->at[MK_SLOT_COMBINE_out];
-  uint32_t count = out->end_col - out->col;
-  bool some =
-      cols == head_dim && out->col % 32 == 0 && count % 32 == 0 && out->col >= first && out->end_col <= first + cols;
+  uint32_t count = out->end_col - out->col, slice = head_dim / 4;
+  bool some = cols == head_dim && out->col % slice == 0 && count % slice == 0 && out->col >= first &&
+              out->end_col <= first + cols;
   return some ? whole_width(v, MK_SLOT_COMBINE_out, out->col, count) : whole_width(v, MK_SLOT_COMBINE_out, first, cols);
 }
 
