@@ -1,6 +1,6 @@
 // COMBINE on the device: the spans in use become the attention output of some query heads, or of some columns of one;
-// combine.c. Consumers only: a warp has sixteen neighbouring output values, and sixteen spans at a time. With one span in
-// use, its ATTENTION has done this work, where it is fused. Waits: the parts in use, by their stamps. Signals: the
+// combine.c. Consumers only: a warp has sixteen neighbouring output values, and sixteen spans at a time. With one span
+// in use, its ATTENTION has done this work, where it is fused. Waits: the parts in use, by their stamps. Signals: the
 // counter of its value.
 #pragma once
 #include "instructions/attention_part.cuh"

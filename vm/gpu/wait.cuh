@@ -283,9 +283,9 @@ __device__ inline uint32_t wrong_bits(const tile::stamped_pair &pair, uint32_t w
   return (tile::stamp_generation(pair.low) ^ want) | (tile::stamp_generation(pair.high) ^ want);
 }
 
-// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i); elsewhere data are 0. A lane
-// loads all of its pairs again while one of them is late: to know which of them is takes more instructions than it saves
-// loads. There are no branches: otherwise loads go out one by one, each after the look at the word before.
+// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i); elsewhere data are 0. A
+// lane loads all of its pairs again while one of them is late: to know which of them is takes more instructions than it
+// saves loads. There are no branches: otherwise loads go out one by one, each after the look at the word before.
 template <uint32_t count, typename address, typename presence>
 __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at, presence has,
                                           tile::stamped_pair (&to)[count]) {
