@@ -76,17 +76,16 @@ template <bool all, typename worker>
 __device__ __forceinline__ void with_weights(const wide_consumer &c, worker work) {
   if constexpr (MK_GPU_QUANTISED) {
     const mk_gpu_buffer &b = c.d.buffer(instruction_at_hand(c).parts[LINEAR_WEIGHT]);
-    const uint32_t dtype = tile::uniform(static_cast<uint32_t>(b.dtype));
-    const bool even = tile::uniform(has_even_scales(b));
-    if (dtype == MK_DTYPE_BF16) {
+    const uint32_t kind = tile::uniform(static_cast<uint32_t>(kind_of(b)));
+    if (kind == STRIPS_PLAIN) {
       work(plain_form());
-    } else if (all && dtype == MK_DTYPE_E4M3 && even) {
+    } else if (all && kind == STRIPS_EVEN_E4M3) {
       work(even_byte_form<e4m3_codes>());
-    } else if (all && dtype == MK_DTYPE_I8 && even) {
+    } else if (all && kind == STRIPS_EVEN_I8) {
       work(even_byte_form<i8_codes>());
-    } else if (all && dtype == MK_DTYPE_I4 && even) {
+    } else if (all && (kind == STRIPS_EVEN_I4 || kind == STRIPS_BF16_I4)) {
       work(nibble_form<false>(b));
-    } else if (all && dtype == MK_DTYPE_I4 && tile::uniform(b.scale.type == MK_SCALE_F16 && !has_ranges(b))) {
+    } else if (all && kind == STRIPS_F16_I4) {
       work(nibble_form<true>(b));
     } else {
       work(any_form());
