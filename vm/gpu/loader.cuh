@@ -48,7 +48,8 @@ static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_pag
 // should be: PAGES_UNDER_WAY of weights, one less of KV. Each phase is tested before it is waited for, so that a page
 // that need not wait takes few branches. KV pages are whole, and each is one copy. `idle`: so many of the sixteen that
 // empty a page do not come, and the loader takes their part.
-__device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv, uint32_t idle = 0) {
+__device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv, uint32_t idle = 0,
+                                          bool paced = true) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
     if (!wait_phase<true>(l.d, PAGE_EMPTY + slot, parity, MK_ACTIVITY_PAGE_EMPTY, slot)) {
@@ -78,7 +79,9 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
 #pragma unroll
     for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
       if (copies && at < bytes) {
-        pace_copy(l);
+        if (paced) {
+          pace_copy(l);
+        }
         tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
       }
     }

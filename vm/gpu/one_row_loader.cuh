@@ -6,6 +6,8 @@
 
 namespace mk {
 
+enum { PACED_PAGES = 2 * MK_GPU_RING_PAGES };  // of strips, at the end of a run
+
 // How many tokens there are up to the position, once that is known; 0 where the launch ends before this step.
 __device__ inline uint32_t wait_tokens(loader &l) {
   if (l.d.epoch > 0 && !wait_phase<true>(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
@@ -50,7 +52,8 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
   }
 }
 
-// Loads a weight in pages of whole strips (strips.cuh).
+// Loads a weight in pages of whole strips (strips.cuh). Of a long run only the last pages are paced, which come while
+// this stage's values may be waited for: what the SMs do with strips leaves the memory idle often enough.
 __device__ inline void load_strips(loader &l, const mk_operand &weight, const mk_gpu_buffer &b) {
   strip_pages pages = strip_pages_of(b, weight);
   bool one_run = pages.row_pages == 0;
@@ -62,7 +65,8 @@ __device__ inline void load_strips(loader &l, const mk_operand &weight, const mk
     uint32_t strips = one_run ? pages.strips * weight.rows : pages.strips;  // that are left of it
     for (uint32_t at = 0; at < run_bytes; at += page_bytes, strips -= pages.most) {
       uint32_t idle = MK_GPU_CONSUMER_WARPS - min(strips, pages.most);
-      if (!load_page(l, from + at, min(run_bytes - at, page_bytes), false, idle)) {
+      bool paced = strips <= pages.most * PACED_PAGES;
+      if (!load_page(l, from + at, min(run_bytes - at, page_bytes), false, idle, paced)) {
         return;
       }
     }
