@@ -14,7 +14,17 @@ __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t 
       : "memory");
 }
 
-// The same for a size that the compiler knows.
+// The same of what is not read again for long: the L2 lets go of it first. PTX ISA, "createpolicy".
+__device__ inline void bulk_load_once(uint32_t shared_to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "{\n .reg .b64 passes;\n createpolicy.fractional.L2::evict_first.b64 passes, 1.0;\n"
+      " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+      "passes;\n}" ::"r"(shared_to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// The same as bulk_load for a size that the compiler knows.
 template <uint32_t bytes>
 __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t barrier) {
   static_assert(bytes > 0 && bytes % 16 == 0, "a bulk copy is a multiple of 16 bytes, and not empty");

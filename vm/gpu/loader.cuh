@@ -17,6 +17,11 @@ enum {
   COPY_TICKS = MK_GPU_ROWS ? 0 + MK_GPU_ROWS_COPY_TICKS : 0 + MK_GPU_COPY_TICKS,
 };
 
+// Whether the L2 lets go of weights first. Then values, code and the KV cache stay in it, which is worth most where a
+// layer has few weights. With several rows it costs 8B 1.6 %; with several ranks or quantised weights nobody has
+// measured it (docs/results/decode.md).
+constexpr bool WEIGHTS_PASS = !MK_GPU_ROWS && !MK_GPU_RANKS && !MK_GPU_QUANTISED;
+
 struct loader {
   device d;
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
@@ -82,7 +87,12 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
         if (paced) {
           pace_copy(l);
         }
-        tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
+        uint32_t count = min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES));
+        if constexpr (WEIGHTS_PASS) {
+          tile::bulk_load_once(to + at, from + at, count, full);
+        } else {
+          tile::bulk_load(to + at, from + at, count, full);
+        }
       }
     }
   }
