@@ -52,8 +52,8 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
   }
 }
 
-// Loads a weight in pages of whole strips (strips.cuh). Of a long run only the last pages are paced, which come while
-// this stage's values may be waited for: what the SMs do with strips leaves the memory idle often enough.
+// Loads a weight in pages of whole strips (strips.cuh). Of a long run only the last pages are paced: the others come
+// while nobody waits for values of the next stage.
 __device__ inline void load_strips(loader &l, const mk_operand &weight, const mk_gpu_buffer &b) {
   strip_pages pages = strip_pages_of(b, weight);
   bool one_run = pages.row_pages == 0;
