@@ -52,7 +52,7 @@ static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_pag
 // consumers have emptied the page, then until an older page has arrived, so that no more pages are under way than
 // should be: PAGES_UNDER_WAY of weights, one less of KV. Each phase is tested before it is waited for, so that a page
 // that need not wait takes few branches. KV pages are whole, and each is one copy. `idle`: so many of the sixteen that
-// empty a page do not come, and the loader takes their part.
+// empty a page do not come, and the loader takes their part. `paced`: whether copies of weights wait for their turn.
 __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv, uint32_t idle = 0,
                                           bool paced = true) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
