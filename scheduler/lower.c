@@ -378,8 +378,8 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
 }
 
 /* Every query head has a COMBINE of its own, and with one row each of its slices, so that many SMs share the work of a
- * long context. Where they are does not matter: what a line has in one span becomes its output
- * where that span is computed (MK_FUSED). */
+ * long context. Where they are does not matter: what a line has in one span becomes its output where that span is
+ * computed (MK_FUSED). */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];

@@ -18,8 +18,8 @@ enum {
 };
 
 // Whether the L2 lets go of weights first. Then values, code and the KV cache stay in it, which is worth most where a
-// layer has few weights. With several rows it costs 8B 1.6 %; with several ranks or quantised weights nobody has
-// measured it (docs/results/decode.md).
+// layer has few weights (docs/results/decode.md). With several rows it costs 8B 1.6 % (docs/results/batch.md); with
+// several ranks or quantised weights nobody has measured it.
 constexpr bool WEIGHTS_PASS = !MK_GPU_ROWS && !MK_GPU_RANKS && !MK_GPU_QUANTISED;
 
 struct loader {
