@@ -119,14 +119,19 @@ static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
   }
   const uint64_t low = left->version < from->version ? left->version : from->version;
   const uint64_t high = left->version ^ from->version ^ low;
-  mk_joined *joined = &clocks->joins[(low * 0x9e3779b97f4a7c15 + high * 0xc2b2ae3d27d4eb4f) >> 52];
-  _Static_assert(MK_JOINS == 1 << (64 - 52), "twelve bits choose among them");
+  mk_joined *joined = &clocks->joins[(low * 0x9e3779b97f4a7c15 + high * 0xc2b2ae3d27d4eb4f) >> 54];
+  _Static_assert(MK_JOINS == 1 << (64 - 54), "ten bits choose among them");
   if (joined->low == low && joined->high == high && mk_is_seen(joined->sum, joined->sum.times)) {
     replace(clocks, into, joined->sum.times);
     return MK_OK;
   }
   MK_TRY(compare(clocks, into, from));
-  *joined = (mk_joined){.low = low, .high = high, .sum = mk_seen_now(*into)};
+  if (joined->kept) {
+    drop(clocks, joined->sum.times);
+  }
+  const bool is_new = (*into)->version != low && (*into)->version != high;
+  (*into)->users += is_new;
+  *joined = (mk_joined){.low = low, .high = high, .sum = mk_seen_now(*into), .kept = is_new};
   return MK_OK;
 }
 

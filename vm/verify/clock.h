@@ -23,7 +23,7 @@ typedef struct mk_seen { /* a vector as it was at some time: its version tells w
   uint64_t version;
 } mk_seen;
 
-enum { MK_PARTS_KNOWN = 4, MK_LATER = 8, MK_JOINS = 1 << 12 };
+enum { MK_PARTS_KNOWN = 4, MK_LATER = 8, MK_JOINS = 1 << 10 };
 
 struct mk_times {
   uint32_t users;                /* those who share it; one with several users is not changed */
@@ -54,6 +54,7 @@ static inline bool mk_holds(const mk_times *times, mk_seen seen) {
 typedef struct mk_joined { /* the join of two vectors of these versions */
   uint64_t low, high;
   mk_seen sum;
+  bool kept; /* it is a user of the sum, which is neither of the two: else the sum may be gone by the next time */
 } mk_joined;
 
 typedef struct mk_clocks {
