@@ -102,6 +102,11 @@ static mk_status compare(mk_clocks *clocks, mk_times **into, mk_times *from) {
   return MK_OK;
 }
 
+static bool uses_sum(const mk_joined *joined) {
+  const mk_seen *sum = &joined->sum;
+  return sum->times != NULL && sum->version != joined->low && sum->version != joined->high;
+}
+
 static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
   mk_times *left = *into;
   if (from == NULL || from == left) {
@@ -126,12 +131,11 @@ static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
     return MK_OK;
   }
   MK_TRY(compare(clocks, into, from));
-  if (joined->kept) {
+  if (uses_sum(joined)) {
     drop(clocks, joined->sum.times);
   }
-  const bool is_new = (*into)->version != low && (*into)->version != high;
-  (*into)->users += is_new;
-  *joined = (mk_joined){.low = low, .high = high, .sum = mk_seen_now(*into), .kept = is_new};
+  *joined = (mk_joined){.low = low, .high = high, .sum = mk_seen_now(*into)};
+  (*into)->users += uses_sum(joined);
   return MK_OK;
 }
 

@@ -53,8 +53,7 @@ static inline bool mk_holds(const mk_times *times, mk_seen seen) {
 
 typedef struct mk_joined { /* the join of two vectors of these versions */
   uint64_t low, high;
-  mk_seen sum;
-  bool kept; /* it is a user of the sum, which is neither of the two: else the sum may be gone by the next time */
+  mk_seen sum; /* where it is neither of the two this is one of its users: else it may be gone by the next time */
 } mk_joined;
 
 typedef struct mk_clocks {
