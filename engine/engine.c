@@ -361,10 +361,9 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
 }
 
 /* Whether a GPU, or several, are given wide programs of these options: not yet such that draw on several
- * (vm/gpu/refuse.c, refuse_wide.c), and not those with norms after attention and MLP, whose kernels have not been
- * compared with the CPU machine instruction by instruction. */
+ * (vm/gpu/refuse.c, refuse_wide.c). */
 static bool takes_wide(const mk_graph *graph, const mk_compile_options *wide) {
-  return !(wide->sampling && wide->ranks > 1) && !graph->config.norm_after && mk_is_wide(graph, wide) &&
+  return !(wide->sampling && wide->ranks > 1) && mk_is_wide(graph, wide) &&
          mk_wide_shares(graph, wide->ranks > 1 ? wide->ranks : 1);
 }
 

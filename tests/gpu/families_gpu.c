@@ -3,6 +3,7 @@
  * stands still, by name. Beside these the goldens of the families (golden_gpu.c). */
 #include <stdio.h>
 
+#include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 
@@ -85,6 +86,21 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
+/* All ways to sample, with the most that a family of heads that are normed and one of norms after have. */
+static void test_draws_of_families(void) {
+  static const struct {
+    const char *name;
+    void (*change)(mk_config *config);
+  } drawn[] = {{"tiny, norms of heads, all biases", norm_biased_heads}, {"tiny, norms after", norm_biased_after}};
+  for (size_t i = 0; i < sizeof drawn / sizeof drawn[0]; i++) {
+    mk_config config;
+    if (expect_ok(mk_synth_shape("tiny", &config), drawn[i].name)) {
+      drawn[i].change(&config);
+      test_draws_of(drawn[i].name, &config);
+    }
+  }
+}
+
 void test_families(bool quick) {
   for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
     char name[96];
@@ -106,4 +122,5 @@ void test_families(bool quick) {
       }
     }
   }
+  test_draws_of_families();
 }
