@@ -41,7 +41,11 @@ extern "C" __global__ void __launch_bounds__(32 + MK_COPY_CONSUMERS) mk_tile_cop
         const uint32_t piece = copy.bytes / copy.pieces, to = tile::shared_address(ring[slot]) + copy.to;
         tile::arrive_expect(barrier, copy.bytes);
         for (uint32_t p = 0; p < copy.pieces; p++) {
-          tile::bulk_load(to + p * piece, data + copy.from + p * piece, piece, barrier);
+          if (p % 2 == 0) {
+            tile::bulk_load(to + p * piece, data + copy.from + p * piece, piece, barrier);
+          } else {
+            tile::bulk_load_once(to + p * piece, data + copy.from + p * piece, piece, barrier);
+          }
         }
       }
     }
