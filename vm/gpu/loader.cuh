@@ -27,6 +27,7 @@ struct loader {
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
   uint32_t issued = 0;                            // pages since the launch began
   uint32_t last_copy = 0;                         // when the last copy of weights was issued, in clock ticks
+  uint64_t policy = WEIGHTS_PASS ? tile::let_go_first() : 0;
 };
 
 // `landing` begins PAGES_UNDER_WAY pages before the first page, in an imagined round of the ring in which all pages
@@ -89,7 +90,7 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
         }
         uint32_t count = min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES));
         if constexpr (WEIGHTS_PASS) {
-          tile::bulk_load_once(to + at, from + at, count, full);
+          tile::bulk_load(to + at, from + at, count, full, l.policy);
         } else {
           tile::bulk_load(to + at, from + at, count, full);
         }

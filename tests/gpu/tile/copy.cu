@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(32 + MK_COPY_CONSUMERS) mk_tile_cop
           if (p % 2 == 0) {
             tile::bulk_load(to + p * piece, data + copy.from + p * piece, piece, barrier);
           } else {
-            tile::bulk_load_once(to + p * piece, data + copy.from + p * piece, piece, barrier);
+            tile::bulk_load(to + p * piece, data + copy.from + p * piece, piece, barrier, tile::let_go_first());
           }
         }
       }
