@@ -139,7 +139,8 @@ __device__ inline destination destination_of(const consumer &c, const slot_view 
   }
   if (of.position < v.span_tokens()) {
     uint32_t head = v.in.parts[MK_PART_ATTENTION_kv].col * v.group() + of.head;
-    to.combined = combined_value(b, c.d.generation()).word(of.line, (head * v.head_dim() + dim) / 2);
+    to.combined =
+        combined_value(b, c.d.generation()).word(of.line, (head * v.head_dim() + dim) / 2, has_few_lines(c.d));
   }
   uint32_t turn = v.splits() * v.span_tokens(), round = start < turn ? 0 : start / turn;
   to.words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words +

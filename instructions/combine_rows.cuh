@@ -67,9 +67,9 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
     float scale = reciprocal_of(sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;
     if (publishes(c.d)) {
-      to_readers(readers_of(out), value_view(to, c.d.generation()).word(line, at), [&](uint32_t *copy) {
-        tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale));
-      });
+      to_readers(
+          readers_of(out), value_view(to, c.d.generation()).word(line, at, has_few_lines(c.d)),
+          [&](uint32_t *copy) { tile::store_relaxed(copy, tile::pack_bf16(sum.low * scale, sum.high * scale)); });
     }
   }
 }

@@ -154,7 +154,8 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
   } else {
     tile::store_relaxed_pair(next, EMPTY_WORD, EMPTY_WORD);
   }
-  return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair) : nullptr;
+  return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair, has_few_lines(s.d))
+                                              : nullptr;
 }
 
 // What has become of a residual: where the next addition looks for it, and to memory.

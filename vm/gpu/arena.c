@@ -29,6 +29,24 @@ uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   return mk_gpu_in_fragments(gpu->program, b) ? words * sizeof(uint32_t) : b->bytes;
 }
 
+/* Whether all values have whole pairs of steps, and instructions that read them begin and end there. */
+static uint32_t has_pairs_of_steps(const mk_program *program) {
+  bool all = true;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      const mk_operand *o = &in->operands[slot];
+      const mk_buffer *b = &program->buffers[o->buffer];
+      if (info->operands[slot].access == MK_ACCESS_READ && o->cols != 0 && mk_gpu_in_fragments(program, b)) {
+        all = all && b->cols % (2 * MK_TILE) == 0 && o->col * b->tile_cols % (2 * MK_TILE) == 0 &&
+              o->cols * b->tile_cols % (2 * MK_TILE) == 0;
+      }
+    }
+  }
+  return all;
+}
+
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
   plan->weights = program->weight_bytes;
   plan->kv = 0;
@@ -102,6 +120,7 @@ static uint64_t place_buffers(mk_gpu *gpu, uint64_t *weights, uint64_t *kv, uint
                                                               : mk_gpu_place(work, mk_gpu_bytes(gpu, b));
   }
   gpu->params.scratch_floats = scratch_floats(program);
+  gpu->params.pairs_of_steps = has_pairs_of_steps(program);
   return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * gpu->queues + 1);
 }
 
@@ -225,9 +244,20 @@ mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
 
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer) { return gpu->places[buffer]; }
 
+/* As has_few_lines of vm/gpu/rows.cuh says it, of the last step that ran. */
+static bool had_few_lines(const mk_gpu *gpu) {
+  const mk_step_row *rows = gpu->plan + (size_t)(gpu->steps == 0 ? 0 : gpu->steps - 1) * gpu->rows;
+  bool few = gpu->params.pairs_of_steps != 0 && !mk_gpu_is_quantised(gpu->program);
+  for (uint32_t line = STEP_LINES / 2; line < gpu->rows; line++) {
+    few = few && (rows[line].flags & MK_ROW_ACTIVE) == 0;
+  }
+  return few;
+}
+
 mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
   uint32_t words = b->cols / 2, *from;
+  const bool few = had_few_lines(gpu);
   MK_TRY(mk_alloc(mk_gpu_bytes(gpu, buffer), 1, &from));
   size_t half_words = (size_t)b->cols / MK_TILE * STEP_WORDS;
   const uint32_t *at = from + gpu->first_epoch % VALUE_HALVES * half_words;
@@ -235,6 +265,10 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
+      if (few) { /* the next step's words lie where else those of the later eight lines do */
+        tile = step % 2;
+        step /= 2;
+      }
       uint32_t data = at[(size_t)step * STEP_WORDS +
                          (line / STEP_LINES * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 + tile % 2 * 2 + half)];
       uint32_t written = data == MK_GPU_EMPTY_BYTE * 0x1010101u ? 0 : gpu->first_epoch;

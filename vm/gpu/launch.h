@@ -224,6 +224,7 @@ typedef struct mk_gpu_params {
     const mk_gpu_tensor_map *maps; /* wide steps: a tensor map of each buffer that is multiplied, by buffer number */
     const mk_gpu_peers *peers;     /* several ranks */
   };
+  uint32_t pairs_of_steps; /* 2 to 16 rows: values have whole pairs of steps, and are read by these (vm/gpu/rows.cuh) */
 } mk_gpu_params;
 
 /* For vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */

@@ -221,6 +221,7 @@ static mk_status upload_tables(mk_gpu *gpu, const mk_gpu_tables *plan) {
       .plan = gpu->planned ? device_pointer(mk_gpu_address(gpu, gpu->buffers.plan)) : NULL,
       .rows = gpu->rows,
       .scratch_floats = gpu->params.scratch_floats,
+      .pairs_of_steps = gpu->params.pairs_of_steps,
       .scratch = device_pointer(gpu->scratch),
       .maps = device_pointer(gpu->tables + plan->maps),
   };

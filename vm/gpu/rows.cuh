@@ -12,6 +12,10 @@
 // two numbers that no rounding gives (a NaN comes out as 0x7fff). So each word says by its data alone whether it is
 // there, and this needs no order between words.
 //
+// In a step whose active lines are all among the first eight, these sixteen bytes are of line g alone: the words t and
+// t + 4 of a step, then of the next one. So half as much is read. What the next step writes is emptied whole, in
+// whatever order that step has.
+//
 // A value has two halves, by the generation's parity. A step writes one half and empties the other. The other half has
 // the words of the step before, whose readers are done; the next step is the first to read that half again. In every
 // step the same warp empties a word: the storer that writes it, or the COMBINE of its columns. The token boundary
@@ -74,6 +78,7 @@ constexpr uint32_t EMPTY_WORD = MK_GPU_EMPTY_BYTE * 0x1010101u;
 
 enum {
   LINE_TILES = 2,  // of eight lines
+  FEW_LINES = 8,
   CHUNK_PAGES = GROUPS,
   CHUNK_BYTES = CHUNK_PAGES * MK_GPU_PAGE_BYTES,
   CHUNK_STEPS = MK_GPU_CHUNK_STEPS,  // of a row tile: each warp has one part of it
@@ -116,6 +121,11 @@ __device__ inline uint8_t *rows_result(uint32_t slot) {
   return shared_memory + ROWS_RESULT_AT + slot * ROWS_RESULT_BYTES;
 }
 
+// Whether the step at hand has few lines, and values in that order. (Quantised weights are code enough as it is.)
+__device__ inline bool has_few_lines(const device &d) {
+  return !MK_GPU_QUANTISED && d.params.pairs_of_steps != 0 && rows_of(d).active >> FEW_LINES == 0;
+}
+
 // A value in this order, namely the half that the step of this generation writes. `cols`: of the value.
 struct value_view {
   uint32_t *words;
@@ -126,6 +136,10 @@ struct value_view {
   // Where the words of pair `pair` (elements 2 pair and 2 pair + 1) of a line lie.
   __device__ uint32_t *word(uint32_t line, uint32_t pair) const {
     return words + pair / 8 * STEP_WORDS + (line % 8 * 4 + pair % 4) * 4 + line / 8 * 2 + pair / 4 % 2;
+  }
+  // The same in a step that may have few lines.
+  __device__ uint32_t *word(uint32_t line, uint32_t pair, bool few) const {
+    return few ? words + pair / 16 * STEP_WORDS + (line * 4 + pair % 4) * 4 + pair / 4 % 4 : word(line, pair);
   }
 };
 

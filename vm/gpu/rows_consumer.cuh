@@ -41,9 +41,10 @@ __device__ inline void look_up_epoch(rows_consumer &c) {
   }
 }
 
-// What this warp has of x: [K step][line tile] B fragments.
+// What this warp has of x: [K step][line tile] B fragments, of one line tile where lines are few.
+template <uint32_t tiles>
 struct line_fragments {
-  tile::vector_tile value[WARP_STEPS][LINE_TILES];
+  tile::vector_tile value[WARP_STEPS][tiles];
   float squares[LINE_TILES];  // sums of x^2: this lane's share, then this warp's
 };
 
@@ -57,12 +58,13 @@ __device__ inline bool has_line(uint32_t active, const consumer &c, uint32_t til
 }
 
 // Fetches the rows of the embedding that the lines' tokens name.
+template <uint32_t tiles>
 __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t steps,
-                                        line_fragments &to) {
+                                        line_fragments<tiles> &to) {
   const volatile rows_state &state = rows_of(c.d);
   uint32_t active = state.active, t = tile::lane_of_quad(c.lane);
 #pragma unroll
-  for (uint32_t n = 0; n < LINE_TILES; n++) {
+  for (uint32_t n = 0; n < tiles; n++) {
     uint32_t row = has_line(active, c, n) ? state.rows[n * 8 + tile::lane_row(c.lane)].token : 0;
     const uint32_t *words = tile::global<const uint32_t>(x.address) +
                             (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * STEP_WORDS +
@@ -77,12 +79,22 @@ __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &
 
 // Loads the words of a value for those of the warp's steps that `which` has a bit for: all of them are under way
 // together.
+template <uint32_t tiles>
 __device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t which,
-                                  line_fragments &to) {
-  const uint32_t *from = value_view(x, c.d.generation()).words + step * STEP_WORDS + c.lane * 4;
+                                  line_fragments<tiles> &to) {
+  const uint32_t *from = value_view(x, c.d.generation()).words + step * tiles / LINE_TILES * STEP_WORDS + c.lane * 4;
+  if constexpr (tiles == 1) {
 #pragma unroll
-  for (uint32_t s = 0; s < WARP_STEPS; s++) {
-    tile::load_relaxed_quad_if((which >> s & 1) != 0, from + s * STEP_WORDS, to.value[s][0].word, to.value[s][1].word);
+    for (uint32_t s = 0; s < WARP_STEPS; s += 2) {
+      tile::load_relaxed_quad_if((which >> s & 3) != 0, from + s / 2 * STEP_WORDS, to.value[s][0].word,
+                                 to.value[s + 1][0].word);
+    }
+  } else {
+#pragma unroll
+    for (uint32_t s = 0; s < WARP_STEPS; s++) {
+      tile::load_relaxed_quad_if((which >> s & 1) != 0, from + s * STEP_WORDS, to.value[s][0].word,
+                                 to.value[s][1].word);
+    }
   }
 }
 // A bit for each of the warp's steps that exists, where `steps` are left.
@@ -90,24 +102,29 @@ __device__ inline uint32_t steps_there(uint32_t steps) { return (1u << min(steps
 
 // A bit for each of these steps in which a word of an active line is not there yet. Whether there is any is known by
 // half of the instructions, and mostly there is none: words of other steps are there, or 0.
-__device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x, uint32_t which) {
-  uint32_t active = rows_of(c.d).active, late = 0, most[LINE_TILES] = {};
-  bool lower = has_line(active, c, 0), upper = has_line(active, c, 1);
+template <uint32_t tiles>
+__device__ inline uint32_t late_steps(const consumer &c, const line_fragments<tiles> &x, uint32_t which) {
+  uint32_t active = rows_of(c.d).active, late = 0;
+  bool some = false;
 #pragma unroll
-  for (uint32_t n = 0; n < LINE_TILES; n++) {
+  for (uint32_t n = 0; n < tiles; n++) {
+    uint32_t most = 0;
 #pragma unroll
     for (uint32_t s = 0; s < WARP_STEPS; s++) {
-      most[n] = max(most[n], max(x.value[s][n].word[0], x.value[s][n].word[1]));
+      most = max(most, max(x.value[s][n].word[0], x.value[s][n].word[1]));
     }
+    some = some || (has_line(active, c, n) && most == EMPTY_WORD);
   }
-  if (!tile::any_lane((lower && most[0] == EMPTY_WORD) || (upper && most[1] == EMPTY_WORD))) {
+  if (!tile::any_lane(some)) {
     return 0;
   }
 #pragma unroll
   for (uint32_t s = 0; s < WARP_STEPS; s++) {
-    uint32_t low = max(x.value[s][0].word[0], x.value[s][0].word[1]),
-             high = max(x.value[s][1].word[0], x.value[s][1].word[1]);
-    late |= (lower && low == EMPTY_WORD) || (upper && high == EMPTY_WORD) ? 1u << s : 0;
+#pragma unroll
+    for (uint32_t n = 0; n < tiles; n++) {
+      uint32_t most = max(x.value[s][n].word[0], x.value[s][n].word[1]);
+      late |= has_line(active, c, n) && most == EMPTY_WORD ? 1u << s : 0;
+    }
   }
   return tile::or_lanes(late & which);
 }
@@ -115,13 +132,17 @@ __device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x
 // Fetches a warp's steps of a value, until all words of active lines are there. `loaded`: they have been loaded
 // already, perhaps too early. What is late is loaded again, and only that: a look at all words takes as many of the
 // SM's bytes as the weights that come meanwhile.
+template <uint32_t tiles>
 __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x, uint32_t step,
-                                   uint32_t steps, bool loaded, line_fragments &to) {
+                                   uint32_t steps, bool loaded, line_fragments<tiles> &to) {
   uint32_t late = steps_there(steps);
   if (steps < WARP_STEPS && !loaded) {
 #pragma unroll
     for (uint32_t s = 0; s < WARP_STEPS; s++) {
-      to.value[s][0] = to.value[s][1] = {{0, 0}};
+#pragma unroll
+      for (uint32_t n = 0; n < tiles; n++) {
+        to.value[s][n] = {{0, 0}};
+      }
     }
   }
   wait_generation(c.d, operand.buffer, [&](uint32_t want) {
@@ -137,9 +158,10 @@ __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand,
 // Multiplies by the gains of this lane's elements, words t and t + 4 of a step. The squares of each word are added over
 // the steps as a tree (docs/NUMERICS.md): a sum of one, two or four steps waits until the next sum of as many steps is
 // there.
-__device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_fragments &x) {
+template <uint32_t tiles>
+__device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_fragments<tiles> &x) {
 #pragma unroll
-  for (uint32_t n = 0; n < LINE_TILES; n++) {
+  for (uint32_t n = 0; n < tiles; n++) {
     float word_squares[2];
 #pragma unroll
     for (uint32_t b = 0; b < 2; b++) {
@@ -191,8 +213,9 @@ struct linear_work {
 
 // Fetches this warp's part of x, from step `step` on. The gains are under way while x is waited for. `loaded`: its
 // words have been loaded already.
+template <uint32_t tiles>
 __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word &in, const linear_work &work,
-                                   uint32_t step, bool loaded, line_fragments &to) {
+                                   uint32_t step, bool loaded, line_fragments<tiles> &to) {
   const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   uint32_t gains[WARP_STEPS][2], gained = work.normed ? steps_there(work.left(step)) : 0;
@@ -250,8 +273,10 @@ __device__ inline void wait_for_storers(const rows_consumer &c) {
 }
 static_assert(MK_GPU_RESULT_SLOTS == 3, "what wait_for_storers counts on");
 
-// Hands the sums of this warp, and `squares` of its lines, to the storers.
-__device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
+// Hands the sums of this warp, and `squares` of its lines, to the storers. Where lines are few nobody asks for the
+// others' sums.
+template <uint32_t tiles>
+__device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[tiles],
                                 const float (&squares)[LINE_TILES]) {
   begin_result(c);
   uint32_t slot = c.sums.slot(), place = c.warp % HALF_WARPS;
@@ -259,7 +284,7 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
   float *line_squares =
       tile::view<float>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + tile::lane_row(c.lane);
 #pragma unroll
-  for (uint32_t n = 0; n < LINE_TILES; n++) {
+  for (uint32_t n = 0; n < tiles; n++) {
     result[n * 32] = make_float4(sums[n].value[0], sums[n].value[1], sums[n].value[2], sums[n].value[3]);
     if (tile::lane_of_quad(c.lane) == 0) {
       line_squares[n * 8] = squares[n];
@@ -270,15 +295,16 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
 
 // Adds to the sums BATCH_STEPS steps of a page times x, from step `first` of the warp's on; `left`: how many steps
 // there are.
-__device__ inline void multiply_steps(const line_fragments &x, uint32_t first, uint32_t left,
-                                      tile::sum_tile (&sums)[LINE_TILES], tile::weight_tile (&weights)[BATCH_STEPS]) {
+template <uint32_t tiles>
+__device__ inline void multiply_steps(const line_fragments<tiles> &x, uint32_t first, uint32_t left,
+                                      tile::sum_tile (&sums)[tiles], tile::weight_tile (&weights)[BATCH_STEPS]) {
 #pragma unroll
   for (uint32_t i = 0; i < BATCH_STEPS; i++) {
     if (first + i >= left) {
       tile::zero(weights[i]);  // after the last step lies an older page
     }
 #pragma unroll
-    for (uint32_t n = 0; n < LINE_TILES; n++) {
+    for (uint32_t n = 0; n < tiles; n++) {
       tile::multiply_add(sums[n], weights[i], x.value[first + i][n]);
     }
   }
@@ -286,8 +312,9 @@ __device__ inline void multiply_steps(const line_fragments &x, uint32_t first, u
 
 // The same of a strip, which is all that the warp has of a page of quantised weights.
 template <typename form>
-__device__ inline void multiply_strip(rows_consumer &c, const form &of, const mk_gpu_buffer &b, const line_fragments &x,
-                                      uint32_t left, tile::sum_tile (&sums)[LINE_TILES]) {
+__device__ inline void multiply_strip(rows_consumer &c, const form &of, const mk_gpu_buffer &b,
+                                      const line_fragments<LINE_TILES> &x, uint32_t left,
+                                      tile::sum_tile (&sums)[LINE_TILES]) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(group_of(c));
   tile::zero(sums[0]);
@@ -310,13 +337,14 @@ __device__ inline void multiply_strip(rows_consumer &c, const form &of, const mk
 }
 
 // One row tile's page of this chunk.
-__device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, uint32_t left,
-                                     tile::sum_tile (&sums)[LINE_TILES]) {
+template <uint32_t tiles>
+__device__ inline void multiply_page(rows_consumer &c, const line_fragments<tiles> &x, uint32_t left,
+                                     tile::sum_tile (&sums)[tiles]) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(group_of(c));
   tile::weight_tile weights[BATCH_STEPS];
 #pragma unroll
-  for (uint32_t n = 0; n < LINE_TILES; n++) {
+  for (uint32_t n = 0; n < tiles; n++) {
     tile::zero(sums[n]);
   }
   wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
@@ -340,8 +368,9 @@ __device__ inline uint32_t rows_to_do(const device &d, const mk_instruction_word
   return in.opcode == only<&opcode_row::logits> && rows_of(d).chooses == 0 ? 0 : weight.rows;
 }
 
-__device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {
-  line_fragments x = {};  // otherwise its registers would stay taken from one instruction to the next
+template <uint32_t tiles>
+__device__ __forceinline__ void consume_linear_of(rows_consumer &c, const mk_instruction_word &in) {
+  line_fragments<tiles> x = {};  // otherwise its registers would stay taken from one instruction to the next
   linear_work work = {tile::uniform(steps_of(in)), 0, tile::uniform(has_norm(in))};
   work.rows = tile::uniform(rows_to_do(c.d, in, in.parts[LINEAR_WEIGHT]));
 #pragma unroll 1
@@ -359,7 +388,7 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
     }
     uint32_t left = work.left(first_step(c, chunk));
     auto each_row = [&](auto multiply) {
-      tile::sum_tile sums[LINE_TILES];
+      tile::sum_tile sums[tiles];
 #pragma unroll 1
       for (uint32_t row = 0; row < work.rows; row++) {
         multiply(sums);
@@ -386,6 +415,16 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
       end_result(c);
     }
   }
+}
+
+__device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {
+  if constexpr (!MK_GPU_QUANTISED) {
+    if (tile::uniform(has_few_lines(c.d))) {
+      consume_linear_of<1>(c, in);
+      return;
+    }
+  }
+  consume_linear_of<LINE_TILES>(c, in);
 }
 
 }  // namespace mk
