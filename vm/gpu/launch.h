@@ -63,7 +63,11 @@ enum {
 
   /* For the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
-  MK_GPU_ROWS_COPY_TICKS = 600,  /* ticks from one page to the next; a page is one copy here */
+#if defined MK_GPU_QUANTISED && MK_GPU_QUANTISED
+  MK_GPU_ROWS_COPY_TICKS = 400,  /* ticks from one page to the next; a page is one copy here */
+#else
+  MK_GPU_ROWS_COPY_TICKS = 600,
+#endif
   MK_GPU_ROWS_LATE_TICKS = 1000, /* how much of a copy's delay the next ones make up for */
   MK_GPU_ROWS_SLOW_PAGES = 2,    /* pages under way while the consumers still have two chunks to do */
   MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* K steps of a K chunk */
