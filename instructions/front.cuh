@@ -1,8 +1,7 @@
 // What an SM's tokens bring into a draw (MK_FRONT_..., instructions/sampling.h), while a warp puts it together: an
 // entry for each lane, in registers. For SCORE of one row and of several.
 #pragma once
-#include "instructions/sampling.h"
-#include "vm/gpu/device.cuh"
+#include "instructions/candidate.cuh"
 
 namespace mk {
 
@@ -64,13 +63,6 @@ __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, sc
       q.key = new_key;
     }
   }
-}
-
-// The highest key of all lanes, given to all of them.
-__device__ inline uint64_t highest_key(uint64_t key) {
-  uint32_t high = tile::largest_of_lanes(static_cast<uint32_t>(key >> 32));
-  uint32_t low = tile::largest_of_lanes(key >> 32 == high ? static_cast<uint32_t>(key) : 0);
-  return static_cast<uint64_t>(high) << 32 | low;
 }
 
 }  // namespace mk

@@ -9,9 +9,7 @@
 
 namespace mk {
 
-__device__ inline void merge_line(const consumer &c, const mk_operand &candidates, uint32_t line, float &best,
-                                  uint32_t &index, uint32_t &stop) {
-  enum { BATCH = 4 };  // of 32 SMs each
+__device__ inline merged_candidates merge_line(const consumer &c, const mk_operand &candidates, uint32_t line) {
   const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address) + line * 2;
   uint32_t rows = c.d.params.rows;
   // This SM's own candidates come first, those of both storers: when sixteen warps looked at all SMs' candidates again
@@ -24,14 +22,7 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
   }
   wait_pair(c.d, tile::global<const uint64_t>(c.d.buffer(candidates).address) + (sm * rows + own) * 2,
             c.lane < STORERS && sm < candidates.rows && (rows_of(c.d).active >> own & 1) != 0, candidates.buffer, last);
-#pragma unroll 1
-  for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {
-    auto at = [&](uint32_t i) { return words + (base + i * 32 + c.lane) * rows * 2; };
-    auto has = [&](uint32_t i) { return base + i * 32 + c.lane < candidates.rows; };
-    take_candidates<BATCH>(c.d, candidates.buffer, at, has, best, index, stop);
-  }
-  best_of_lanes(best, index);
-  stop = tile::or_lanes(stop);
+  return merge_candidates(c.d, candidates.buffer, words, rows * 2, candidates.rows);
 }
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
@@ -42,13 +33,12 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
   if constexpr (!MK_GPU_SAMPLES) {
     uint32_t result = MK_CANDIDATE_NONE, line = c.warp;
     if ((state.active >> line & 1) != 0) {
-      float best = -INFINITY;
-      uint32_t index = MK_CANDIDATE_NONE;
-      merge_line(c, in.parts[MK_PART_NEXT_candidates], line, best, index, stop);
+      const merged_candidates best = merge_line(c, in.parts[MK_PART_NEXT_candidates], line);
       if ((state.active & ((1u << line) - 1)) == 0) {
         tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet below
       }
-      result = (state.chooses >> line & 1) != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
+      stop = best.stop;
+      result = (state.chooses >> line & 1) != 0 ? best.index | (best.failed ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
     }
     if (c.lane == 0) {
       shared->results[line] = result;

@@ -9,37 +9,27 @@
 namespace mk {
 
 // Of line `line` of the step; SMs have a row of tiles for each line tile.
-__device__ inline void merge_candidates(const wide_consumer &c, const mk_operand &candidates, uint32_t line,
-                                        float &best, uint32_t &index, uint32_t &stop) {
-  enum { BATCH = 4 };  // of 32 SMs each
+__device__ inline merged_candidates merge_line(const wide_consumer &c, const mk_operand &candidates, uint32_t line) {
   const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address) + line * 2;
-  uint32_t sms = candidates.rows * LINES / c.d.params.rows;
-#pragma unroll 1
-  for (uint32_t base = 0; base < sms; base += BATCH * 32) {
-    auto at = [&](uint32_t i) { return words + (base + i * 32 + tile::lane()) * c.d.params.rows * 2; };
-    auto has = [&](uint32_t i) { return base + i * 32 + tile::lane() < sms; };
-    take_candidates<BATCH>(c.d, candidates.buffer, at, has, best, index, stop);
-  }
-  best_of_lanes(best, index);
-  stop = tile::or_lanes(stop);
+  return merge_candidates(c.d, candidates.buffer, words, c.d.params.rows * 2,
+                          candidates.rows * LINES / c.d.params.rows);
 }
 
 __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word &in) {
   const volatile wide_state &state = lines_of(c.d);
   consumers_wait(c, in);
   if (c.d.warp == 0) {
-    float best = -INFINITY;
-    uint32_t index = MK_CANDIDATE_NONE, stop = 0, chooser = state.count - 1, words = c.d.params.rows * MK_ROW_WORDS;
-    merge_candidates(c, in.parts[MK_PART_NEXT_candidates], chooser, best, index, stop);
-    uint32_t result = state.chooses != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
+    uint32_t chooser = state.count - 1, words = c.d.params.rows * MK_ROW_WORDS;
+    const merged_candidates best = merge_line(c, in.parts[MK_PART_NEXT_candidates], chooser);
+    uint32_t result = state.chooses != 0 ? best.index | (best.failed ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
     // The flag is read after the candidates: so what was computed from a wait that was given up never reaches the host.
     bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
     if (state.chooses != 0 && tile::lane() == 0) {
-      wide_shared()->choices.last = index;
+      wide_shared()->choices.last = best.index;
     }
     __syncwarp();
-    put_next_step(c, in, words, stop);
+    put_next_step(c, in, words, best.stop);
     for (uint32_t line = tile::lane(); host && abort == 0 && line < c.d.params.rows; line += 32) {
       tile::store_stamped_system(c.d.params.token_ring + static_cast<uint64_t>(c.d.epoch) * c.d.params.rows + line,
                                  line == chooser ? result : MK_CANDIDATE_NONE, c.d.generation());

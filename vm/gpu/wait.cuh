@@ -309,6 +309,32 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
   });
 }
 
+// The same where every lane has all of its pairs.
+template <uint32_t count, typename address>
+__device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at,
+                                          tile::stamped_pair (&to)[count]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i] = {0, 0};  // else the compiler keeps registers for what they hold before
+  }
+  bool late = true;
+  wait_generation(d, buffer, [&](uint32_t want) {
+    uint32_t wrong = 0;
+    if (late) {
+#pragma unroll
+      for (uint32_t i = 0; i < count; i++) {
+        to[i] = tile::load_stamped_pair(at(i));
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      wrong |= wrong_bits(to[i], want);
+    }
+    late = wrong != 0;
+    return wrong;
+  });
+}
+
 // The same for one pair, where the lane has one.
 __device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
                                  tile::stamped_pair &to) {
