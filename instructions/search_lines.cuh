@@ -20,9 +20,9 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
                   MK_PART_SIFT_scores == MK_PART_DRAW_scores && MK_WHOLE_SIFT_sampling == MK_WHOLE_DRAW_sampling,
               "fronts, rounds, scores; sampling");
 
-// Fronts that a lane reads at a time. With five, a warp reads those of 132 SMs at once; a kernel that records, or that
-// for wide steps, has not enough registers for that.
-enum { FRONTS_AHEAD = MK_GPU_RECORDS || MK_GPU_SLOTS ? 3 : 5 };
+// Fronts that a lane reads at a time. With five, a warp reads those of 132 SMs at once; a kernel of several rows that
+// records has not enough registers for that.
+enum { FRONTS_AHEAD = MK_GPU_RECORDS && !MK_GPU_SLOTS ? 3 : 5 };
 
 // Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
 // has. They lie where a line that searches has its table and its pivots. Of several ranks there may be more fronts than
