@@ -84,6 +84,7 @@ __device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uin
                                   line_fragments<tiles> &to) {
   const uint32_t *from = value_view(x, c.d.generation()).words + step * tiles / LINE_TILES * STEP_WORDS + c.lane * 4;
   if constexpr (tiles == 1) {
+    which = has_line(rows_of(c.d).active, c, 0) ? which : 0;  // of lines that are not there nothing is read
 #pragma unroll
     for (uint32_t s = 0; s < WARP_STEPS; s += 2) {
       tile::load_relaxed_quad_if((which >> s & 3) != 0, from + s / 2 * STEP_WORDS, to.value[s][0].word,
