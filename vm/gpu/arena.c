@@ -29,9 +29,16 @@ uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   return mk_gpu_in_fragments(gpu->program, b) ? words * sizeof(uint32_t) : b->bytes;
 }
 
-/* Whether all values have whole pairs of steps, and instructions that read them begin and end there. */
+/* KNOWS_FEW_LINES of vm/gpu/rows.cuh, of the program's kernel. */
+static bool knows_few_lines(const mk_program *program) {
+  return !mk_gpu_is_quantised(program) &&
+         (!mk_gpu_samples(program) || mk_gpu_is_of_family(program) || program->machine.ranks > 1);
+}
+
+/* Whether the program's kernel reads values of few lines by pairs of steps: all values have whole pairs, and
+ * instructions that read them begin and end there. */
 static uint32_t has_pairs_of_steps(const mk_program *program) {
-  bool all = true;
+  bool all = knows_few_lines(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
@@ -247,7 +254,7 @@ mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer) { return gpu->pla
 /* As has_few_lines of vm/gpu/rows.cuh says it, of the last step that ran. */
 static bool had_few_lines(const mk_gpu *gpu) {
   const mk_step_row *rows = gpu->plan + (size_t)(gpu->steps == 0 ? 0 : gpu->steps - 1) * gpu->rows;
-  bool few = gpu->params.pairs_of_steps != 0 && !mk_gpu_is_quantised(gpu->program);
+  bool few = gpu->params.pairs_of_steps != 0;
   for (uint32_t line = STEP_LINES / 2; line < gpu->rows; line++) {
     few = few && (rows[line].flags & MK_ROW_ACTIVE) == 0;
   }

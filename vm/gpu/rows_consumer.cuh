@@ -419,7 +419,7 @@ __device__ __forceinline__ void consume_linear_of(rows_consumer &c, const mk_ins
 }
 
 __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {
-  if constexpr (!MK_GPU_QUANTISED) {
+  if constexpr (KNOWS_FEW_LINES) {
     if (tile::uniform(has_few_lines(c.d))) {
       consume_linear_of<1>(c, in);
       return;
