@@ -18,6 +18,9 @@
 
 namespace mk {
 
+static_assert(MK_GPU_INSTRUCTION_SLOTS > 4,
+              "with four, a SIFT of two ranks waited for ever for one after it to have room");
+
 // SCORE, which is in the ring's slot after that of HEAD.
 __device__ inline const mk_instruction_word &score_after(const mk_instruction_word &head) {
   const uint8_t *next = tile::view<uint8_t>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
