@@ -278,9 +278,24 @@ __device__ inline void wait_generation(const device &d, uint32_t buffer, looks l
   }
 }
 
-// The bits in which a pair's stamps differ from `want`.
-__device__ inline uint32_t wrong_bits(const tile::stamped_pair &pair, uint32_t want) {
-  return (tile::stamp_generation(pair.low) ^ want) | (tile::stamp_generation(pair.high) ^ want);
+// The bits in which stamps of pairs differ from `want`.
+template <uint32_t count>
+__device__ inline uint32_t wrong_bits(const tile::stamped_pair (&pairs)[count], uint32_t want) {
+  uint32_t wrong = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    wrong |= (tile::stamp_generation(pairs[i].low) ^ want) | (tile::stamp_generation(pairs[i].high) ^ want);
+  }
+  return wrong;
+}
+
+// Loads `count` pairs, pair i from at(i).
+template <uint32_t count, typename address>
+__device__ inline void load_pairs(address at, tile::stamped_pair (&to)[count]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i] = tile::load_stamped_pair(at(i));
+  }
 }
 
 // Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i); elsewhere data are 0. A
@@ -295,15 +310,11 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
   }
   bool late = true;
   wait_generation(d, buffer, [&](uint32_t want) {
-    uint32_t wrong = 0;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       tile::load_stamped_pair_if(late && has(i), at(i), to[i]);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      wrong |= wrong_bits(to[i], want);
-    }
+    const uint32_t wrong = wrong_bits(to, want);
     late = wrong != 0;
     return wrong;
   });
@@ -319,17 +330,10 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
   }
   bool late = true;
   wait_generation(d, buffer, [&](uint32_t want) {
-    uint32_t wrong = 0;
     if (late) {
-#pragma unroll
-      for (uint32_t i = 0; i < count; i++) {
-        to[i] = tile::load_stamped_pair(at(i));
-      }
+      load_pairs(at, to);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      wrong |= wrong_bits(to[i], want);
-    }
+    const uint32_t wrong = wrong_bits(to, want);
     late = wrong != 0;
     return wrong;
   });
@@ -349,16 +353,8 @@ __device__ inline void wait_pair(const device &d, const uint64_t *from, bool her
 template <uint32_t count, typename address>
 __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
   wait_generation(d, buffer, [&](uint32_t want) {
-    uint32_t wrong = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      to[i] = tile::load_stamped_pair(at(i));
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      wrong |= wrong_bits(to[i], want);
-    }
-    return wrong;
+    load_pairs(at, to);
+    return wrong_bits(to, want);
   });
 }
 
