@@ -35,7 +35,8 @@ struct score_store {
   uint32_t count;             // of the next row tile
 };
 
-// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
+// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert. Of one row; several make it in turns
+// (enter_front, score_lines.cuh).
 __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
 #pragma unroll 1
   for (uint32_t left = tile::lanes_where(q.key != 0); left != 0; left &= left - 1) {

@@ -73,12 +73,7 @@ __device__ inline void publish_front(const drawer &c, const mk_instruction_word 
     key = key == best ? best : 0;
   }
   uint32_t entries = tile::lanes_where(key != 0), before = tile::lanes_before(c.lane), count = __popc(entries);
-  uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
-#pragma unroll 1
-  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {
-    uint64_t other = tile::from_lane(key, __ffs(static_cast<int>(left)) - 1);
-    at += key != 0 && other > key ? 1 : 0;
-  }
+  uint32_t at = key != 0 ? __popc(entries & before) : count + __popc(~entries & before);
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
                     (in.parts[MK_PART_SCORE_front].row * c.d.params.rows + line_at_hand(c)) * MK_FRONT_WORDS;
   uint32_t generation = c.d.generation();
@@ -174,6 +169,7 @@ __device__ inline float near_floor(float highest, float range) {
 __device__ inline bool is_near(float score, float floor) { return !(score < floor); }  // also where there is no telling
 
 enum { TOGETHER = 4, STEP = TOGETHER * 32 };  // tokens that a lane takes at a time, and all lanes
+static_assert(TOGETHER % 2 == 0, "scores are looked at in pairs");
 
 // Takes a token's score; `token` comes after those before.
 __device__ inline void take_peak(uint32_t token, float score, best_token &best) {
@@ -197,7 +193,8 @@ __device__ inline void take_scores(const line_parameters &p, uint32_t token, lin
 #pragma unroll
   for (uint32_t i = 0; i < TOGETHER; i++) {
     take_peak(token + i * 32, score[i], best);
-    fails = fails || isnan(score[i]);
+    // Neither holds where one of the two is no number.
+    fails = fails || (i % 2 != 0 && !(score[i - 1] < score[i] || score[i - 1] >= score[i]));
   }
   if (tile::any_lane(fails)) {
 #pragma unroll
@@ -257,10 +254,11 @@ __device__ inline void score_all(const drawer &c, const line_parameters &p, cons
       late = UINT32_MAX;
     }
     uint32_t token = base + c.lane;
+    int32_t left = static_cast<int32_t>(t.end - token);
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
       score[i] = next[i];
-      next[i] = token + i * 32 < t.end ? __ldcg(from + i * 32) : -INFINITY;
+      next[i] = left > static_cast<int32_t>(i * 32) ? __ldcg(from + i * 32) : -INFINITY;
     }
     if (tile::uniform(base == t.first)) {
       continue;
@@ -324,33 +322,34 @@ struct front_list {
   uint32_t count;
 };
 
-// How scores go from lane to lane here: as the words that they lie in memory as, or as numbers. That is the same, but
-// the compiler makes other code of it, and each kernel has that with which it was measured.
-constexpr bool SCORES_GO_AS_WORDS = MK_GPU_RECORDS && MK_GPU_FAMILIES;
-
-// Draws the tokens of the list. A token enters the front if min-p does not drop it when it is compared with `highest`,
-// and if it is the best for its score among the list's 32.
+// Draws the tokens of the list, and makes the front anew of its own entries and of those tokens that min-p does not drop
+// when they are compared with `highest`. Lane i then has entry i, in the order of the draws: each is the best draw of
+// the tokens whose scores are above those of the entries before.
 __device__ inline void enter_front(const drawer &c, const line_parameters &p, const front_list &list, float highest,
                                    score_store &q) {
 #pragma unroll 1
   for (uint32_t first = 0; first < list.count; first += 32) {
-    uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
-    uint32_t token = list.tokens[at], bits = list.scores[at];
-    float score = __uint_as_float(bits);
-    uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
-    bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
-#pragma unroll 4
-    for (uint32_t from = 0; from < together; from++) {
-      uint64_t other = tile::from_lane(draw, from);
-      float its = SCORES_GO_AS_WORDS ? __uint_as_float(tile::from_lane(bits, from)) : tile::from_lane(score, from);
-      enters = enters && !(other > draw && its >= score);
+    uint32_t at = min(first + c.lane, list.count - 1);
+    uint32_t token = list.tokens[at];
+    float score = __uint_as_float(list.scores[at]), entry_score = 0;
+    bool stands = first + c.lane < list.count && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token), entry = 0;
+    draw = stands ? draw : 0;
+#pragma unroll 1
+    for (uint32_t count = 0;; count++) {
+      uint64_t own = max(draw, q.key), best = highest_key(own);
+      if (best == 0) {
+        break;
+      }
+      float its = tile::from_lane(draw > q.key ? score : q.score, tile::lowest_bit(tile::lanes_where(own == best)));
+      q.flags |= count == MK_FRONT_MOST ? SCORE_OVERFLOWS : 0;
+      entry = c.lane == count ? best : entry;
+      entry_score = c.lane == count ? its : entry_score;
+      draw = score > its ? draw : 0;
+      q.key = q.score > its ? q.key : 0;
     }
-    if (tile::any_lane(q.key != 0)) {
-      extend_front(c.lane, score, enters ? draw : 0, q);
-    } else {
-      q.score = score;
-      q.key = enters ? draw : 0;
-    }
+    q.key = entry;
+    q.score = entry_score;
   }
 }
 
@@ -365,7 +364,6 @@ struct near_tokens {
       : early(static_cast<uint32_t>(near >> 32)),
         late(static_cast<uint32_t>(near)),
         last(part.first + (part.end - part.first + STEP - 1) / STEP * STEP - 32 + c.lane) {}
-  __device__ bool any() const { return tile::any_lane((early | late) != 0); }
   __device__ uint32_t count() const { return tile::sum_lanes(static_cast<uint32_t>(__popc(early) + __popc(late))); }
   // Takes one out; `none` where the lane has no more.
   __device__ uint32_t take(uint32_t none) {
@@ -385,8 +383,6 @@ struct near_tokens {
 __device__ inline void find_front(const drawer &c, const line_parameters &p, const line_tokens &part, near_tokens near,
                                   score_store &q) {
   enum { FEW = 32 };
-  // Of a lane. A kernel of several ranks with quantised weights has no registers for more than 3.
-  enum { AT_ONCE = MK_GPU_RANKS && MK_GPU_QUANTISED ? 3 : 4 };
   uint32_t *words = search_of(c).table;
   front_list list = {words, words + front_list::MOST, 0};
   float highest = mk_unordered(q.peak), range = near_range(p.words), floor = near_floor(highest, range);
@@ -401,45 +397,31 @@ __device__ inline void find_front(const drawer &c, const line_parameters &p, con
     offset = (room - value) * 1.44269504f;
   }
   const float *from = c.d.words()->logits + part.by_line;
-  while (near.any()) {
-    uint32_t token[AT_ONCE];
-    float logit[AT_ONCE], random[AT_ONCE] = {};
-#pragma unroll
-    for (uint32_t i = 0; i < AT_ONCE; i++) {
-      token[i] = near.take(part.end);
-      logit[i] = token[i] < part.end ? __ldcg(from + token[i]) : 0.0f;
-    }
-    if (many) {
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        random[i] = random_of(p, token[i]);
-      }
-    }
-    bool last = !near.any();
+  auto fetch = [&](uint32_t token) { return token < part.end ? __ldcg(from + token) : 0.0f; };
+  uint32_t token = near.take(part.end);
+  float logit = fetch(token);
 #pragma unroll 1
-    for (uint32_t i = 0; i < AT_ONCE; i++) {
-      float score = score_of_token(c, p.words, p.counted, part, min(token[0], part.end - 1), logit[0]);
-      bool enters =
-          token[0] < part.end && is_near(score, floor) && !(random[0] > tile::exp2(fmaf(score, slope, offset)));
-      uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
-      if (enters) {
-        list.tokens[at] = token[0];
-        list.scores[at] = __float_as_uint(score);
-      }
-      list.count += __popc(some);
-#pragma unroll
-      for (uint32_t j = 0; j + 1 < AT_ONCE; j++) {  // as in make_scores
-        token[j] = token[j + 1];
-        logit[j] = logit[j + 1];
-        random[j] = random[j + 1];
-      }
-      if (list.count > front_list::ENOUGH || (last && i + 1 == AT_ONCE)) {
-        __syncwarp();
-        enter_front(c, p, list, highest, q);
-        list.count = 0;
-        __syncwarp();
-      }
+  for (bool more = tile::any_lane(token < part.end); more;) {
+    uint32_t next = near.take(part.end);
+    float then = fetch(next);  // under way while this one is looked at
+    more = tile::any_lane(next < part.end);
+    float random = many ? random_of(p, token) : 0.0f;
+    float score = score_of_token(c, p.words, p.counted, part, min(token, part.end - 1), logit);
+    bool enters = token < part.end && is_near(score, floor) && !(random > tile::exp2(fmaf(score, slope, offset)));
+    uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
+    if (enters) {
+      list.tokens[at] = token;
+      list.scores[at] = __float_as_uint(score);
     }
+    list.count += __popc(some);
+    if (list.count > front_list::ENOUGH || !more) {
+      __syncwarp();
+      enter_front(c, p, list, highest, q);
+      list.count = 0;
+      __syncwarp();
+    }
+    token = next;
+    logit = then;
   }
 }
 
