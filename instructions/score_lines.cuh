@@ -322,9 +322,9 @@ struct front_list {
   uint32_t count;
 };
 
-// Draws the tokens of the list, and makes the front anew of its own entries and of those tokens that min-p does not drop
-// when they are compared with `highest`. Lane i then has entry i, in the order of the draws: each is the best draw of
-// the tokens whose scores are above those of the entries before.
+// Draws the tokens of the list, and makes the front anew of its own entries and of those tokens that min-p does not
+// drop when they are compared with `highest`. Lane i then has entry i, in the order of the draws: each is the best draw
+// of the tokens whose scores are above those of the entries before.
 __device__ inline void enter_front(const drawer &c, const line_parameters &p, const front_list &list, float highest,
                                    score_store &q) {
 #pragma unroll 1
