@@ -98,6 +98,37 @@ __device__ inline bool is_dropped(const mk_instruction_word &head, float score, 
   return mk_sample_drops(words, mk_sample_distance(words, score, mk_unordered(highest)));
 }
 
+// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert. A row tile has few for a front that
+// stands; with several rows, where a front is made of many at once, enter_front does it in turns (score_lines.cuh).
+__device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
+#pragma unroll 1
+  for (uint32_t left = tile::lanes_where(q.key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float entry = tile::from_lane(q.score, from);
+    if (tile::from_lane(q.key, from) > key && entry >= score) {
+      key = 0;
+    }
+  }
+#pragma unroll 1
+  for (uint32_t left = tile::lanes_where(key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float new_score = tile::from_lane(score, from);
+    uint64_t new_key = tile::from_lane(key, from);
+    if (tile::any_lane(q.key > new_key && q.score >= new_score)) {
+      continue;  // one of its own tile is better
+    }
+    if (new_key > q.key && new_score >= q.score) {
+      q.key = 0;
+    }
+    uint32_t free = tile::lanes_where(q.key == 0);
+    q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
+    if (lane == __ffs(free) - 1) {
+      q.score = new_score;
+      q.key = new_key;
+    }
+  }
+}
+
 // Comes after finish_HEAD, which gives the logit y of this lane's row of tile i.
 __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &head, uint32_t i, float y,
                                     const row_store &r, score_store &q) {

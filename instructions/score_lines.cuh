@@ -64,7 +64,7 @@ struct logits_ahead {
 };
 
 // Publishes the front after the last token. Only words that are read are written: the entries in the order of their
-// draws, the best one first, and after them one that is no entry.
+// draws, which is that of the lanes, the best one first, and after them one that is no entry.
 __device__ inline void publish_front(const drawer &c, const mk_instruction_word &in, const score_store &q) {
   const uint32_t *words = parameters_of(c).words;
   uint64_t key = q.key;

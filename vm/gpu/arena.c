@@ -29,16 +29,11 @@ uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   return mk_gpu_in_fragments(gpu->program, b) ? words * sizeof(uint32_t) : b->bytes;
 }
 
-/* KNOWS_FEW_LINES of vm/gpu/rows.cuh, of the program's kernel. */
-static bool knows_few_lines(const mk_program *program) {
-  return !mk_gpu_is_quantised(program) &&
-         (!mk_gpu_samples(program) || mk_gpu_is_of_family(program) || program->machine.ranks > 1);
-}
-
 /* Whether the program's kernel reads values of few lines by pairs of steps: all values have whole pairs, and
  * instructions that read them begin and end there. */
 static uint32_t has_pairs_of_steps(const mk_program *program) {
-  bool all = knows_few_lines(program);
+  bool all = MK_GPU_KNOWS_FEW_LINES(mk_gpu_is_quantised(program), mk_gpu_samples(program), mk_gpu_is_of_family(program),
+                                    program->machine.ranks > 1);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);

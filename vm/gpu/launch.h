@@ -82,6 +82,11 @@ enum {
   MK_GPU_READERS_SHIFT = 8,
 };
 
+/* Whether a kernel of several rows reads half of each value where lines are few. Those for quantised weights are code
+ * enough as it is, and that which draws for Llamas on one GPU took 4 us more for sixteen lines with this in it
+ * (docs/SAMPLING.md); those that draw for other families, or on several, have not been measured without it. */
+#define MK_GPU_KNOWS_FEW_LINES(quantised, samples, family, ranks) (!(quantised) && (!(samples) || (family) || (ranks)))
+
 /* With 2 to 16 rows, a word of a value that is not there yet is four of these bytes (vm/gpu/rows.cuh). */
 #define MK_GPU_EMPTY_BYTE 0xff
 

@@ -121,10 +121,9 @@ __device__ inline uint8_t *rows_result(uint32_t slot) {
   return shared_memory + ROWS_RESULT_AT + slot * ROWS_RESULT_BYTES;
 }
 
-// Whether the step at hand has few lines, and values in that order. Kernels for quantised weights are code enough as it
-// is, and that which draws for Llamas on one GPU took 4 us more for sixteen lines with this in it (docs/SAMPLING.md);
-// those that draw for other families, or on several, have not been measured without it.
-constexpr bool KNOWS_FEW_LINES = !MK_GPU_QUANTISED && (!MK_GPU_SAMPLES || MK_GPU_FAMILIES || MK_GPU_RANKS);
+// Whether the step at hand has few lines, and values in that order.
+constexpr bool KNOWS_FEW_LINES =
+    MK_GPU_KNOWS_FEW_LINES(MK_GPU_QUANTISED, MK_GPU_SAMPLES, MK_GPU_FAMILIES, MK_GPU_RANKS);
 __device__ inline bool has_few_lines(const device &d) {
   return KNOWS_FEW_LINES && d.params.pairs_of_steps != 0 && rows_of(d).active >> FEW_LINES == 0;
 }
