@@ -238,11 +238,10 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
   const mk_operand &kv = in.parts[MK_PART_ATTENTION_kv];
   // Each lane looks whether there is something to do for its slot.
   uint32_t slot = tile::place_in_group<MK_MAX_ROWS>(c.lane), count = state.slot_count[slot];
-  auto split_of = [&](uint32_t of) {  // looked up each time: registers are short
-    uint32_t splits = static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits));
-    return (kv.row + splits - of % splits) % splits;
+  auto split = [&](uint32_t of) {  // looked up each time: registers are short
+    return split_of(kv.row, of, static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits)));
   };
-  bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_PART_ATTENTION_kv].span_tokens <
+  bool works = count != 0 && split(slot) * device::slot_of(in).buffers[MK_PART_ATTENTION_kv].span_tokens <
                                  state.slot_first[slot] + count;
   // Parts and queries lie where results of linear instructions do. And when all warps have seen the pages of what came
   // before, the storers have taken all results.
@@ -253,7 +252,7 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
     const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_PART_ATTENTION_kv];
     uint32_t begin = tile::uniform(state.slot_first[next]);
     attend_slot(c, {in, state, begin, begin + tile::uniform(state.slot_count[next]),
-                    tile::uniform(slot_view::pack(next, split_of(next), static_cast<uint32_t>(b.head_dim)))});
+                    tile::uniform(slot_view::pack(next, split(next), static_cast<uint32_t>(b.head_dim)))});
   }
   tile::fence_global_for_copies();  // of what was appended, for the next epoch's copies
   consumers_meet(c);                // before anybody stages something else, or waits for another group's page

@@ -65,7 +65,7 @@ struct slot_view {
   // Whether the slot's only new token is of the unit's first span: then it is fetched once, and put into its page
   // later.
   __device__ bool single() const { return end - first == 1 && first - first_span() < span_tokens(); }
-  __device__ uint32_t round_tokens() const { return min(ROUND_PAGES * BLOCK_TOKENS / halves(), span_tokens()); }
+  __device__ uint32_t round_tokens() const { return min(ROUND_PAGES * BLOCK_TOKENS >> (halves() - 1), span_tokens()); }
   // A warp's part of a round, and its dims.
   __device__ uint32_t rank(uint32_t warp) const { return warp >> (halves() - 1); }
   __device__ uint32_t half(uint32_t warp) const { return warp & (halves() - 1); }
@@ -216,7 +216,7 @@ struct round_view {
     bool few = v.few(set), fits = v.sets() == 1 && (few || v.halves() == 1);
     bool ends = (after & (v.span_tokens() - 1)) == 0;  // the span
     bool joined = fits && few && v.single() && !ends && v.end > after &&
-                  v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
+                  v.end - after <= JOINING_PARTS * PART_TOKENS >> (v.halves() - 1);
     bool whole = (end(v) - start) * v.halves() > ROUND_PAGES / 2 * BLOCK_TOKENS;
     facts = tile::uniform((ends || after >= v.end ? ROUND_LAST + 0u : 0u) | (fits ? ROUND_SHORT : 0) |
                           (joined ? ROUND_JOINED : 0) | (few ? ROUND_FEW : 0) | (whole ? ROUND_WHOLE : 0));

@@ -129,11 +129,6 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   }
 }
 
-// Which split unit `unit` does of a slot.
-__device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t splits) {
-  return (unit + splits - slot % splits) % splits;
-}
-
 // A unit's work for one slot: its split's pieces, named by their first positions, whole chunks of pages each
 // (piece_pages). Blocks after the last token come empty, so that warps find their tiles' pages in slots of the ring of
 // their own.
