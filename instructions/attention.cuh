@@ -48,15 +48,16 @@ struct attention_shape {
 
 // Blocks of this split that hold tokens up to the position.
 __device__ inline uint32_t blocks_of_split(const mk_instruction_word &in, const mk_gpu_buffer &kv, uint32_t position) {
-  uint32_t blocks = position / 64 + 1, per_span = kv.span_tokens / 64;
-  uint32_t per_round = param(in, MK_PARAM_ATTENTION_splits) * per_span, rounds = blocks / per_round;
+  uint32_t blocks = position / BLOCK_TOKENS + 1, per_span = kv.span_tokens / BLOCK_TOKENS;
+  uint32_t per_round = param(in, MK_PARAM_ATTENTION_splits) * per_span;
+  uint32_t rounds = blocks < per_round ? 0 : blocks / per_round;  // a division is 20 instructions
   int32_t left = static_cast<int32_t>(blocks - rounds * per_round - in.parts[MK_PART_ATTENTION_kv].row * per_span);
   return rounds * per_span + min(max(left, 0), static_cast<int32_t>(per_span));
 }
 
 // Where block n of a split begins, as a position.
 __device__ inline uint32_t block_start(const mk_instruction_word &in, const mk_gpu_buffer &kv, uint32_t n) {
-  uint32_t per_span = kv.span_tokens / 64, start = in.parts[MK_PART_ATTENTION_kv].row * kv.span_tokens;
+  uint32_t per_span = kv.span_tokens / BLOCK_TOKENS, start = in.parts[MK_PART_ATTENTION_kv].row * kv.span_tokens;
   for (; n >= per_span; n -= per_span) {  // seldom, and a division takes longer
     start += param(in, MK_PARAM_ATTENTION_splits) * kv.span_tokens;
   }
@@ -338,8 +339,8 @@ __device__ inline void append_newest(consumer &c, const mk_instruction_word &in,
   }
   const uint16_t *newest = tile::view<uint16_t>(c.d.activation() + ATTENTION_NEWEST_AT);
   const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
-  uint32_t token = position_of(c) % kv.block_tokens;
-  uint64_t block = table[position_of(c) / kv.block_tokens];
+  uint32_t token = position_of(c) % BLOCK_TOKENS;
+  uint64_t block = table[position_of(c) / BLOCK_TOKENS];
   if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.blocks)) {
     return;
   }
@@ -352,9 +353,9 @@ __device__ inline void append_newest(consumer &c, const mk_instruction_word &in,
     return;
   }
   uint16_t *pair = tile::global<uint16_t>(kv.address) +
-                   (block * kv.cols + in.parts[MK_PART_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
+                   (block * kv.cols + in.parts[MK_PART_ATTENTION_kv].col) * 2 * BLOCK_TOKENS * head_dim;
   for (uint32_t which = 0; which < 2; which++) {
-    pair[mk_block_offset(kv.block_tokens, head_dim, which, token, dim)] = newest[which * head_dim + dim];
+    pair[mk_block_offset(BLOCK_TOKENS, head_dim, which, token, dim)] = newest[which * head_dim + dim];
   }
   tile::fence_global_for_copies();
 }
@@ -362,7 +363,8 @@ __device__ inline void append_newest(consumer &c, const mk_instruction_word &in,
 // Whether this split, which has tokens, has the newest one.
 __device__ inline bool owns_newest(const consumer &c, const mk_instruction_word &in, const mk_gpu_buffer &kv) {
   uint32_t round = param(in, MK_PARAM_ATTENTION_splits) * kv.span_tokens;
-  return (position_of(c) - in.parts[MK_PART_ATTENTION_kv].row * kv.span_tokens) % round < kv.span_tokens;
+  uint32_t after = position_of(c) - in.parts[MK_PART_ATTENTION_kv].row * kv.span_tokens;
+  return (after < round ? after : after % round) < kv.span_tokens;
 }
 
 __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word &in) {

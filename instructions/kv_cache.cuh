@@ -57,7 +57,7 @@ __device__ inline void put_codes(uint8_t *half, uint8_t *scales, uint32_t head_d
 __device__ inline void put_codes(const mk_gpu_buffer &kv, uint8_t *pair, uint32_t which, uint32_t token, uint32_t dim,
                                  const new_codes &of) {
   uint8_t *half = pair + which * code_half_bytes(kv);
-  put_codes(half, half + kv.block_tokens * kv.head_dim, kv.head_dim, which, token, dim, of);
+  put_codes(half, half + BLOCK_TOKENS * kv.head_dim, kv.head_dim, which, token, dim, of);
 }
 
 }  // namespace mk

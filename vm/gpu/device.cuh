@@ -123,6 +123,8 @@ enum slot_flag {
   SLOT_SIGNALS_RELEASE = 4,
 };
 
+enum { BLOCK_TOKENS = MK_GPU_BLOCK_TOKENS };
+
 // Buffers that an instruction may name.
 enum { DESCRIPTORS = 6 };
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \

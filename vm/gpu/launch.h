@@ -13,6 +13,7 @@ enum {
   MK_GPU_COUNTER_STRIDE = 32,          /* u32s between counters: one 128-byte line each */
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller has looked up for it */
   MK_GPU_COUNTER_RELEASE = 1u << 31,   /* in counter_totals: this counter is a release counter */
+  MK_GPU_BLOCK_TOKENS = 64,            /* of a KV cache */
 };
 
 #ifdef MK_GPU_MLA /* device code of the configuration for MLA */
@@ -114,7 +115,6 @@ typedef struct mk_gpu_buffer {
     uint16_t box_tiles; /* TILES, in wide steps of several sequences: the row tiles of a copy by its tensor map */
   };
   union {
-    uint32_t block_tokens; /* BLOCKS */
     uint32_t combined_low; /* of ATTENTION's parts: the address of what fused COMBINEs make of them, lower half */
     uint32_t strip_bytes;  /* TILES: of 128 columns of a row tile (vm/program/strips.h; bf16: eight steps) */
   };

@@ -23,13 +23,13 @@ __device__ inline uint32_t wait_tokens(loader &l) {
 __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
-  uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
+  uint32_t block_bytes = BLOCK_TOKENS * b.head_dim * 4, per_span = b.span_tokens / BLOCK_TOKENS, in_span = 0;
   uint32_t page_bytes = MK_GPU_PAGE_BYTES;
   if (keeps_codes(b)) {
     block_bytes = 2 * code_half_bytes(b), page_bytes = code_page_bytes(b);
   }
   uint32_t at = operand.row * per_span, skipped = (param(in, MK_PARAM_ATTENTION_splits) - 1) * per_span;
-  uint32_t blocks = (wait_tokens(l) + b.block_tokens - 1) / b.block_tokens;
+  uint32_t blocks = (wait_tokens(l) + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
   if (at >= blocks) {
     return;
   }

@@ -5,7 +5,6 @@
 #include "vm/program/strips.h"
 
 enum {
-  BLOCK_TOKENS = 64,
   MOST_HEAD_DIM = 128,
   NORMED_COLS = MK_GPU_NORMED_PAGES * MK_GPU_PAGE_BYTES / 512 * MK_TILE,
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
@@ -356,9 +355,9 @@ mk_status mk_gpu_check_program(const mk_program *program) {
       return mk_error(MK_ERR_FILE, "buffer %s: heads of %u dims are not yet on a GPU: use --device cpu", b->name,
                       b->head_dim);
     }
-    if (b->store == MK_STORE_BLOCKS && b->block_tokens != BLOCK_TOKENS) {
+    if (b->store == MK_STORE_BLOCKS && b->block_tokens != MK_GPU_BLOCK_TOKENS) {
       return mk_error(MK_ERR_FILE, "buffer %s has KV blocks of %u tokens; this machine attends over blocks of %d",
-                      b->name, b->block_tokens, BLOCK_TOKENS);
+                      b->name, b->block_tokens, MK_GPU_BLOCK_TOKENS);
     }
     if (b->store == MK_STORE_BLOCKS && mk_program_rows(program) == 1 && b->span_tokens != MK_PIECE_TOKENS) {
       return mk_error(MK_ERR_FILE, "buffer %s has spans of %u tokens; with one row this machine adds up spans of %d",

@@ -83,7 +83,6 @@ enum {
   CHUNK_BYTES = CHUNK_PAGES * MK_GPU_PAGE_BYTES,
   CHUNK_STEPS = MK_GPU_CHUNK_STEPS,  // of a row tile: each warp has one part of it
   STEP_WORDS = 128,
-  BLOCK_TOKENS = 64,
   PIECE_BLOCKS = MK_GPU_PIECE_TOKENS / BLOCK_TOKENS,
   LOOKED_UP_PIECES = 32 / PIECE_BLOCKS,
   SUMS = 16 * MK_MAX_ROWS,  // of a row tile

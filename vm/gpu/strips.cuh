@@ -17,7 +17,7 @@ namespace mk {
 // A KV cache of e4m3: whether one is, the bytes of K, or of V, of a block and KV head, and those of a page, which has
 // one of them, or of a head of 64 dims both.
 __device__ inline bool keeps_codes(const mk_gpu_buffer &kv) { return MK_GPU_QUANTISED && kv.dtype == MK_DTYPE_E4M3; }
-__device__ inline uint32_t code_half_bytes(const mk_gpu_buffer &kv) { return kv.block_tokens * (kv.head_dim + 2u); }
+__device__ inline uint32_t code_half_bytes(const mk_gpu_buffer &kv) { return BLOCK_TOKENS * (kv.head_dim + 2u); }
 __device__ inline uint32_t code_page_bytes(const mk_gpu_buffer &kv) {
   return kv.head_dim == 64 ? 2 * code_half_bytes(kv) : code_half_bytes(kv);
 }

@@ -32,7 +32,6 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
                        .store = b->store,
                        .dtype = b->dtype,
                        .head_dim = b->head_dim,
-                       .block_tokens = b->block_tokens,
                        .span_tokens = b->span_tokens};
   if (b->store == MK_STORE_BLOCKS) {
     out.blocks = b->blocks;

@@ -256,7 +256,7 @@ __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &k
                     page_barrier(l, stage, page));
     return true;
   }
-  uint32_t run_bytes = b.block_tokens * b.head_dim * 4;
+  uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4;
   if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
     return false;
   }
@@ -326,8 +326,8 @@ __device__ inline bool open_room(const wide_loader &l) {
 __device__ inline bool load_tokens(wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
                                    uint32_t tokens, bool waits) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
-  uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
-  uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES * packed_pages(b);
+  uint32_t blocks = (tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+  uint32_t pages = blocks * BLOCK_TOKENS * b.head_dim * 4 / MK_GPU_PAGE_BYTES * packed_pages(b);
   if (tokens > ATTENDED_ALONE) {
     if (!all_agree(!tile::elect() || open_room(l))) {
       return false;

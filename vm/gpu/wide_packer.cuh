@@ -23,7 +23,7 @@ __device__ inline void init_packing(const device &d) {
   }
 }
 
-enum { BLOCK_TOKENS = 64, STRIPS = BLOCK_TOKENS / 16 };
+enum { STRIPS = BLOCK_TOKENS / 16 };
 
 // This packer's share of a block's K, strips of sixteen tokens: panels of tokens by dims.
 template <uint32_t steps>

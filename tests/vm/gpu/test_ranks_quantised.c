@@ -156,7 +156,7 @@ static void expect_copies(const rig *r, const mk_gpu *gpu, const mk_operand *o, 
 
 /* The blocks of an operand's KV head, as kernels find them. */
 static void expect_blocks(const rig *r, const mk_operand *o, const mk_gpu_buffer *own, const mk_gpu_buffer *of_one) {
-  const uint64_t pair = 2 * own->block_tokens * (own->head_dim + 2u);
+  const uint64_t pair = (uint64_t)2 * MK_GPU_BLOCK_TOKENS * (own->head_dim + 2u);
   cr_assert_eq(own->dtype, MK_DTYPE_E4M3);
   cr_assert_eq(own->blocks, of_one->blocks);
   for (uint64_t block = 0; block < own->blocks; block++) {
