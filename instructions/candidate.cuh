@@ -5,6 +5,9 @@
 
 namespace mk {
 
+// Where several rows are drawn nobody reads candidates, and the kernel makes none. (That of one row does, by the way.)
+constexpr bool MAKES_CANDIDATES = !(MK_GPU_SAMPLES && (MK_GPU_ROWS || MK_GPU_SLOTS));
+
 // NaN ranks above every number, equal values by the lower index.
 __device__ inline bool candidate_above(float a, uint32_t a_index, float b, uint32_t b_index) {
   bool a_nan = isnan(a), b_nan = isnan(b);

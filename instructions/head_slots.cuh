@@ -83,6 +83,9 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
         number = (number + 1) % tile::BATCH_LINES;
       },
       [&](uint32_t line) {
+        if constexpr (!MAKES_CANDIDATES) {
+          return;
+        }
         line += tile::line_of_batch(take_best_of_rows(best, index));
         volatile line_best &kept = best_of_warp(c.d.warp)[line];
         take_better(best[0], index[0], kept.value, kept.index);
@@ -98,7 +101,7 @@ __device__ inline void compute_head(wide_consumer &c) {
     put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
   }
 #pragma unroll 1
-  for (uint32_t line = tile::lane(); line < LINES; line += 32) {
+  for (uint32_t line = tile::lane(); MAKES_CANDIDATES && line < LINES; line += 32) {
     best_of_warp(c.d.warp)[line].value = -INFINITY;
     best_of_warp(c.d.warp)[line].index = MK_CANDIDATE_NONE;
   }
@@ -148,7 +151,7 @@ __device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word 
     compute_head(c);
   }
   consumers_meet();
-  if (publishes(c.d)) {
+  if (MAKES_CANDIDATES && publishes(c.d)) {
     put_candidates(c);
   }
   __syncwarp();

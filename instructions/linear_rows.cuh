@@ -58,10 +58,12 @@ __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruct
   lines_store r = begin_lines(in.parts[LINEAR_WEIGHT]);
   if (in.opcode == only<&opcode_row::logits>) {
     rows_shared()->stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;
+    if constexpr (MAKES_CANDIDATES) {
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-      lane_word(s, i) = -INFINITY;
-      lane_word(s, 2 + i) = __uint_as_float(MK_CANDIDATE_NONE);
+      for (uint32_t i = 0; i < 2; i++) {
+        lane_word(s, i) = -INFINITY;
+        lane_word(s, 2 + i) = __uint_as_float(MK_CANDIDATE_NONE);
+      }
     }
     r.rows = rows_to_do(s.d, in, in.parts[MK_PART_HEAD_weight]);
     if (r.rows == 0) {  // the consumers hand over one empty result all the same
@@ -297,7 +299,8 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_
     if ((chooses >> line & 1) != 0 && row < vocab) {
       tile::store_to_stay(words_of<float>(s, in.parts[MK_PART_HEAD_logits]) + static_cast<uint64_t>(line) * vocab + row,
                           y.value[i]);
-      if (candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
+      if (MAKES_CANDIDATES &&
+          candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
         lane_word(s, i % 2) = y.value[i];
         lane_word(s, 2 + i % 2) = __uint_as_float(row);
       }
@@ -450,7 +453,9 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
         tile::arrive(s.d.barrier(SCORED));
       }
     }
-    end_HEAD(s, in);
+    if constexpr (MAKES_CANDIDATES) {
+      end_HEAD(s, in);
+    }
   }
 }
 

@@ -16,6 +16,7 @@ struct mk_compare {
   uint8_t **seen;   /* the machine's memory after the step; NULL for weights */
   uint8_t **memory; /* the references' memory: the same, KV as before the step */
   float *scratch, *got, *want;
+  bool *read;    /* by buffer: some instruction reads it */
   size_t *order; /* instructions by uid */
   uint32_t *queue_of;
   mk_compare_row rows[MK_OP_COUNT];
@@ -37,6 +38,18 @@ static size_t largest_output(const mk_program *program) {
     }
   }
   return largest;
+}
+
+static void note_reads(const mk_program *program, bool *read) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      if (info->operands[slot].access != MK_ACCESS_WRITE) {
+        read[in->operands[slot].buffer] = true;
+      }
+    }
+  }
 }
 
 static bool comes_before(const mk_instruction *a, const mk_instruction *b) {
@@ -62,6 +75,8 @@ static void sort_by_turn(const mk_program *program, size_t *order, size_t count)
 static mk_status init(mk_compare *c, uint8_t *const *weights) {
   const mk_program *program = c->program;
   size_t largest = largest_output(program);
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *c->read, &c->read));
+  note_reads(program, c->read);
   MK_TRY(mk_alloc(program->buffer_count, sizeof *c->seen, &c->seen));
   MK_TRY(mk_alloc(program->buffer_count, sizeof *c->memory, &c->memory));
   for (size_t b = 0; b < program->buffer_count; b++) {
@@ -125,6 +140,7 @@ void mk_compare_free(mk_compare *c) {
   mk_free(c->scratch);
   mk_free(c->got);
   mk_free(c->want);
+  mk_free(c->read);
   mk_free(c->order);
   mk_free(c->queue_of);
   mk_free(c);
@@ -421,6 +437,9 @@ static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *
     const mk_buffer *b = &c->program->buffers[in->operands[slot].buffer];
     if (info->operands[slot].access == MK_ACCESS_READ || (b->kind == MK_KIND_OUTPUT && b->scope == MK_SCOPE_SYS)) {
       continue;
+    }
+    if (b->kind == MK_KIND_ACTIVATION && !c->read[in->operands[slot].buffer]) {
+      continue; /* a machine need not publish what nobody looks at: candidates where DRAW chooses */
     }
     if (has_list(in, info)) {
       MK_TRY(reference->line_count != 0 ? compare_items(c, index, reference, slot) : MK_OK);
