@@ -67,19 +67,22 @@ static mk_status time_launch(mk_engine *engine, uint32_t tokens, double *us) {
   return MK_OK;
 }
 
-/* over, token: [way][round]; greedy: [round][way + 1]. */
+/* over, token: [way][round]; plain: [round][way + 1], of the greedy launches before and after each way. Each round
+ * begins with another way: the first one of a round comes after two greedy launches, which a GPU that changes its clock
+ * has had more time to recover in. */
 static mk_status run_rounds(mk_engine *greedy, mk_engine *sampling, uint32_t tokens, uint32_t rounds, double *over,
                             double *token, double *plain) {
   for (uint32_t r = 0; r <= rounds; r++) { /* the first one warms up, and its times are overwritten */
     uint32_t round = r == 0 ? 0 : r - 1;
     double *around = &plain[(size_t)round * (MK_BENCH_WAYS + 1)];
     MK_TRY(time_launch(greedy, tokens, &around[0]));
-    for (size_t w = 0; w < MK_BENCH_WAYS; w++) {
+    for (size_t i = 0; i < MK_BENCH_WAYS; i++) {
+      const size_t w = (i + round) % MK_BENCH_WAYS;
       double *us = &token[w * rounds + round];
       MK_TRY(mk_engine_set_sampling(sampling, &mk_bench_ways[w].sampling));
       MK_TRY(time_launch(sampling, tokens, us));
-      MK_TRY(time_launch(greedy, tokens, &around[w + 1]));
-      over[w * rounds + round] = *us - (around[w] + around[w + 1]) / 2;
+      MK_TRY(time_launch(greedy, tokens, &around[i + 1]));
+      over[w * rounds + round] = *us - (around[i] + around[i + 1]) / 2;
     }
   }
   return MK_OK;
