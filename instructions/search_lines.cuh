@@ -48,7 +48,7 @@ __device__ inline const uint64_t *front_of_line(const drawer &c, const mk_instru
 // first rank, and no more has to be known of it.
 __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
-  uint64_t best = 0;
+  uint64_t best = 0, failed = 0;
   const uint32_t *words = parameters_of(c).words;
   bool cuts = tile::uniform(mk_sampling_cuts(words)), lists = tile::uniform(!mk_sampling_one_draw(words)) && !cuts;
   // Of this lane's SMs: the upper half of the draw of the token with the highest score; 0 where two have that score.
@@ -57,21 +57,21 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
 #pragma unroll 1
   for (uint32_t base = 0; base < (FRONTS_AT_ONCE ? 1 : sms); base += FRONTS_AHEAD * 32) {
     auto sm_of = [&](uint32_t i) { return base + i * 32 + c.lane; };
+    const uint64_t *from = front_of_line(c, in, base + c.lane);
+    const uint32_t stride = 32 * c.d.params.rows * MK_FRONT_WORDS;
     wait_stamped_pairs<2 * FRONTS_AHEAD>(
         c.d, in.parts[MK_PART_SIFT_fronts].buffer,
-        [&](uint32_t i) { return front_of_line(c, in, sm_of(i / 2)) + i % 2 * MK_FRONT_KEYS; },
+        [&](uint32_t i) { return from + i / 2 * stride + i % 2 * MK_FRONT_KEYS; },
         [&](uint32_t i) { return sm_of(i / 2) < sms; }, pairs);
+    bool fails = false;
 #pragma unroll
-    for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {
-      uint32_t own = tile::stamp_data(pairs[2 * i].low), about = tile::stamp_data(pairs[2 * i].high);
-      uint32_t draw = tile::stamp_data(pairs[2 * i + 1].high);
+    for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {  // of SMs that are not there all words are 0
+      uint32_t own = tile::stamp_data(pairs[2 * i].low), draw = tile::stamp_data(pairs[2 * i + 1].high);
       first = own > peak ? draw : own == peak ? 0 : first;
       peak = max(peak, own);
-      flags |= about & (MK_FRONT_OVERFLOW | MK_FRONT_STOP);
-      uint64_t key = own == MK_PEAK_NAN ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK)
-                     : lists || cuts    ? 0
-                                        : pair_value(pairs[2 * i + 1]);
-      best = max(best, sm_of(i) < sms ? key : 0);
+      fails = fails || own == MK_PEAK_NAN;
+      flags |= tile::stamp_data(pairs[2 * i].high);
+      best = max(best, pair_value(pairs[2 * i + 1]));
       if constexpr (MK_GPU_RANKS) {
         if (lists && sm_of(i) < sms) {
           uint32_t &kept = front_draws(l)[sm_of(i) - base];
@@ -79,10 +79,20 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
         }
       } else if (!FRONTS_AT_ONCE && lists && sm_of(i) < sms) {
         front_draws(l)[sm_of(i)] = draw;
-        front_counts(l)[sm_of(i)] = own == 0 ? 0 : entries_of(about);
+        front_counts(l)[sm_of(i)] = own == 0 ? 0 : entries_of(tile::stamp_data(pairs[2 * i].high));
+      }
+    }
+    if (tile::any_lane(fails)) {
+#pragma unroll
+      for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {
+        uint32_t about = tile::stamp_data(pairs[2 * i].high);
+        failed = tile::stamp_data(pairs[2 * i].low) == MK_PEAK_NAN
+                     ? max(failed, mk_draw_failed(about & MK_SAMPLING_INDEX_MASK))
+                     : failed;
       }
     }
   }
+  best = failed != 0 ? failed : lists || cuts ? 0 : best;
   if (tells_of_all(c)) {
     tile::fence_acquire();  // by one line's warp: what all SMs did in this step is visible to warps that meet in NEXT
   }
@@ -90,7 +100,7 @@ __device__ inline void read_fronts(const drawer &c, const mk_instruction_word &i
   uint32_t holders = tile::lanes_where(peak == highest);
   first = tile::from_lane(first, __ffs(static_cast<int>(holders)) - 1);
   peak = highest;
-  flags = tile::or_lanes(flags);
+  flags = tile::or_lanes(flags) & (MK_FRONT_OVERFLOW | MK_FRONT_STOP);
   if (FRONTS_AT_ONCE && lists) {
 #pragma unroll
     for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {
