@@ -4,9 +4,9 @@
  * sum p), p_t = 2^(x_t - m). With an eps q, k and v come in tiles of 18 columns, 16 values and their squares, and each
  * head of q and k is normed by the squares of its tiles.
  *
- * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p; the
- * part of span s + i splits is part i of a head. Of spans beyond the position nothing is written for that line. With
- * one line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v as the cache has
+ * Of a line at position p unit u does split s of the line's slot (mk_split_of): the spans s, s + splits, ... up to p;
+ * the part of span s + i splits is part i of a head. Of spans beyond the position nothing is written for that line.
+ * With one line a step u is the split. The unit whose spans hold a position rounds its k and v as the cache has
  * them (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k
  * and v of all active lines.
  *
@@ -107,7 +107,7 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
     const mk_step_row *row = &machine->lines[l].row;
     mk_line_view line = {.slot = row->slot,
                          .position = row->position,
-                         .split = (view.unit + view.splits - row->slot % view.splits) % view.splits,
+                         .split = mk_split_of(view.unit, row->slot, view.splits),
                          .first_new = first_new(machine, row->slot),
                          .first_seen = mk_first_seen(row->position, window)};
     if (line.split > row->position / kv.buffer->span_tokens) {

@@ -239,7 +239,7 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
   // Each lane looks whether there is something to do for its slot.
   uint32_t slot = tile::place_in_group<MK_MAX_ROWS>(c.lane), count = state.slot_count[slot];
   auto split = [&](uint32_t of) {  // looked up each time: registers are short
-    return split_of(kv.row, of, static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits)));
+    return mk_split_of(kv.row, of, static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits)));
   };
   bool works = count != 0 && split(slot) * device::slot_of(in).buffers[MK_PART_ATTENTION_kv].span_tokens <
                                  state.slot_first[slot] + count;

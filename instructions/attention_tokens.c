@@ -98,7 +98,7 @@ static void round_head(const mk_unit_view *view, const float *x, uint16_t out[MK
 }
 
 bool mk_unit_keeps(const mk_unit_view *view, uint32_t slot, uint32_t t) {
-  return (t / view->buffer->span_tokens + slot) % view->splits == view->unit;
+  return mk_unit_of(t / view->buffer->span_tokens, slot, view->splits) == view->unit;
 }
 
 bool mk_unit_check_blocks(const mk_unit_view *view, mk_reference *machine) {

@@ -1,7 +1,7 @@
 /* COMBINE: what spans of tokens have left of some query heads becomes their attention output. parts
  * [units][lines][heads][spans][head_dim + 2] as ATTENTION writes them; out [heads * head_dim] for each line, or some
- * columns of one head. Spans 0..n-1 of a line at position p are in use, n = p / span + 1. Of a line in slot c, span s
- * is span s / units of unit (s + c) mod units. Spans that are not in use are neither waited for nor read. They are
+ * columns of one head. Spans 0..n-1 of a line at position p are in use, n = p / span + 1. Span s of a line
+ * is span s / units of unit mk_unit_of. Spans that are not in use are neither waited for nor read. They are
  * added in groups of MK_TREE_PIECES pieces of tokens, each group as a tree, and then the groups' sums in order: so
  * short spans give the sums that long ones give. */
 #include <math.h>
@@ -25,7 +25,7 @@ static uint32_t stage_parts(mk_reference *machine, const part_list *list, uint32
   const mk_line *line = &machine->lines[l];
   const uint32_t in_use = spans_of_line(list, line), stride = list->head_dim + 2;
   for (uint32_t s = 0; s < in_use; s++) {
-    const uint32_t unit = (s + line->row.slot) % list->units;
+    const uint32_t unit = mk_unit_of(s, line->row.slot, list->units);
     for (uint32_t h = 0; h < list->heads; h++, out += stride) {
       mk_span part = list->parts;
       part.row += unit * list->parts.buffer->tile_rows + machine->first_line + line->line;

@@ -1,7 +1,7 @@
 // COMBINE of several rows per step on the device: the spans in use of each line become the attention output of some
 // query heads; combine.c. A line with one span in use has its output already: its ATTENTION has done the work of this
 // instruction, which is fused. Consumers only: a thread has two output values of a line, and adds its spans in order.
-// Span s of a line in slot c is what unit (s + c) mod units has left. Waits: the parts in use, by their stamps.
+// Span s of a line is what unit mk_unit_of has left of it. Waits: the parts in use, by their stamps.
 // Signals: nothing.
 #pragma once
 #include "instructions/combine.cuh"
@@ -48,7 +48,7 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
     if (!has_work(line)) {
       continue;
     }
-    uint32_t shift = state.rows[line].slot % units;
+    uint32_t shift = mk_first_unit(state.rows[line].slot, units);
     uint32_t in_use = min(state.rows[line].position / span + 1, units * b.spans);
     const uint64_t *words = tile::global<const uint64_t>(b.address) + static_cast<uint64_t>(line) * b.row_words +
                             (parts.col + head * b.spans) * stride;

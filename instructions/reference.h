@@ -19,6 +19,7 @@
 
 #include "instructions/written.h"
 #include "vm/program/plan.h"
+#include "vm/program/spans.h"
 
 typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT, MK_REFERENCE_FAULT } mk_reference_result;
 

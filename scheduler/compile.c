@@ -25,9 +25,8 @@ uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
 uint32_t mk_span_tokens(uint32_t slots) { return slots > 1 ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS; }
 
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots, uint32_t ranks) {
-  uint32_t splits = ATTENTION_UNITS * ranks / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(slots));
+  uint32_t splits = ATTENTION_UNITS * ranks / kv_heads, wanted = slots * mk_divide_up(max_seq, mk_span_tokens(slots));
   splits = splits < 1 ? 1 : splits > MK_MAX_UNITS ? MK_MAX_UNITS : splits;
-  wanted = wanted < slots ? slots : wanted;
   return splits < wanted ? splits : wanted;
 }
 

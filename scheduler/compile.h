@@ -74,9 +74,8 @@ uint64_t mk_config_hash(const mk_config *config);
 /* How many parts the K columns of a weight of [rows, cols] are split into: the same for every number of rows per
  * step. */
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
-/* How many splits attention over `max_seq` tokens has per KV head, in a program of so many slots and ranks: at least as
- * many as there are slots, where the context has so many spans. Either each split has one span, or there are as many
- * splits as `kv_heads` leave room for on all ranks, MK_MAX_UNITS at most. */
+/* How many splits attention over `max_seq` tokens has per KV head, in a program of so many slots and ranks: one for
+ * each span of each slot, or as many as `kv_heads` leave room for on all ranks, MK_MAX_UNITS at most. */
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots, uint32_t ranks);
 uint32_t mk_span_tokens(uint32_t slots);
 /* How many spans a split then has at most, each of which leaves a part. */

@@ -402,8 +402,8 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV
  * heads. A rank attends over its own KV heads (with more ranks than KV heads: over its own splits of a head), and its
- * SMs take turns. With several rows these are the splits of slot 0: unit (j + c) mod splits has split j of slot c, so
- * that several short contexts spread, too, and a slot's blocks stay with the SM that appends to them. */
+ * SMs take turns. With several rows these are the splits of slot 0: a unit has one of each slot (vm/program/spans.h).
+ * So several short contexts spread, too, and a slot's blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;

@@ -445,7 +445,8 @@ Test(compile, splits_follow_from_the_shape) {
   cr_assert_eq(mk_split_attention(500, 131072, 1, 1), 1);
   cr_assert_eq(mk_split_attention(8, 1024, 2, 1), 2);
   cr_assert_eq(mk_split_attention(8, 1024, 16, 1), 16);
-  cr_assert_eq(mk_split_attention(8, 4097, 4, 1), 5);
+  cr_assert_eq(mk_split_attention(8, 4096, 2, 1), 8); /* one for each span of each slot */
+  cr_assert_eq(mk_split_attention(8, 4097, 4, 1), 16);
   cr_assert_eq(mk_split_attention(16, 131072, 16, 1), 8);
   cr_assert_eq(mk_split_attention(8, 131072, 1, 2), 32); /* each rank has four heads, and 128 units */
   cr_assert_eq(mk_split_attention(8, 131072, 1, 8), 128);

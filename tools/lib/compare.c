@@ -341,7 +341,7 @@ static mk_status compare_kv(mk_compare *c, size_t index, uint32_t slot, uint32_t
   const mk_instruction *in = &c->program->instructions[index];
   const mk_operand *kv = &in->operands[slot];
   const mk_buffer *b = &c->program->buffers[kv->buffer];
-  if ((position / b->span_tokens + sequence) % b->rows != kv->row) {
+  if (mk_unit_of(position / b->span_tokens, sequence, b->rows) != kv->row) {
     return MK_OK;
   }
   int table_slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_TABLE);
@@ -399,8 +399,7 @@ static bool writes_line(const mk_compare *c, const mk_instruction *in, uint32_t 
     return true;
   }
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
-  uint32_t splits = in->params[MK_PARAM_ATTENTION_splits];
-  uint32_t split = (kv->row + splits - line->row.slot % splits) % splits;
+  const uint32_t split = mk_split_of(kv->row, line->row.slot, in->params[MK_PARAM_ATTENTION_splits]);
   return split <= line->row.position / c->program->buffers[kv->buffer].span_tokens;
 }
 

@@ -344,7 +344,7 @@ static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index
   for (uint32_t b = first; b < end && b < entries->cols && row->slot < entries->rows; b++) {
     uint32_t span = (uint32_t)((uint64_t)b * cache->block_tokens / cache->span_tokens);
     uint32_t block = words[(size_t)row->slot * entries->cols + b];
-    if ((span + row->slot) % splits != kv->row || block >= cache->blocks) {
+    if (mk_unit_of(span, row->slot, splits) != kv->row || block >= cache->blocks) {
       continue; /* another unit's; a block that is not there is the reference's finding */
     }
     cell *at = &race->blocks[kv->buffer][(size_t)block * cache->cols + kv->col];

@@ -30,6 +30,7 @@
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 #include "vm/program/plan.h"
+#include "vm/program/spans.h"
 
 namespace mk {
 
@@ -148,12 +149,6 @@ struct value_view {
 __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
   uint32_t heads = parts.grid_cols / parts.spans;
   return value_view(combined_address(parts), heads * (parts.tile_cols - 2), generation);
-}
-
-// Which split unit `unit`, of as many units, does of a slot.
-__device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t splits) {
-  uint32_t turn = slot % splits;
-  return unit >= turn ? unit - turn : unit + splits - turn;
 }
 
 // The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). Gives the piece after `piece`,

@@ -203,10 +203,10 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
   piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(param(in, MK_PARAM_ATTENTION_splits)), 0, 0};
   uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
   uint32_t of = tile::place_in_group<MK_MAX_ROWS>(tile::lane()), count = state.slot_count[of];
-  bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
+  bool works = count != 0 && mk_split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
 #pragma unroll 1
   for (uint32_t slots = tile::lanes_where(works) & 0xffffu; slots != 0; slots &= slots - 1) {
-    uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = split_of(unit, slot, w.splits);
+    uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = mk_split_of(unit, slot, w.splits);
     w.first = tile::uniform(state.slot_first[slot]);
     w.end = w.first + tile::uniform(state.slot_count[slot]);
     uint32_t piece = split * w.span;

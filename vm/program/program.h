@@ -90,11 +90,11 @@ enum { MK_RANK_EACH = 0xffff, MK_RANK_DEALT = 0xfffe };
 
 /* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
  *
- * A KV cache (MK_STORE_BLOCKS) is a grid of splits and KV heads: row s stands for all tokens t of slot c for which
- * (t / span_tokens + c) % rows == s, column h for KV head h. The block table says where these tokens lie: tokens
- * [64 b, 64 b + 64) of slot c are in block table[c][b]. A block that a launch fills stands once in all the table, one
- * that the launch only reads at most once for each slot (mk_plan_check). A program of one row per step has slot 0
- * alone. */
+ * A KV cache (MK_STORE_BLOCKS) is a grid of units and KV heads: row u stands for all tokens t of slot c for which u is
+ * mk_unit_of(t / span_tokens, c, rows) (spans.h), column h for KV head h. The block table says where these tokens lie:
+ * tokens [64 b, 64 b + 64) of slot c are in block table[c][b]. A block that a launch fills stands once in all the
+ * table, one that the launch only reads at most once for each slot (mk_plan_check). A program of one row per step has
+ * slot 0 alone. */
 typedef struct mk_buffer {
   char name[48];
   uint8_t kind;  /* mk_buffer_kind */
