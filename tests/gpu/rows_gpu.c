@@ -217,7 +217,9 @@ static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
   static mk_step_row plan[MK_MOST_SHARED_ROWS];
-  const bool first = mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_ROUND) >= 0; /* later, a search is over */
+  /* Later, a search is over; and of the units of attention the first one has tokens for certain, those of slot 0. */
+  const bool first = mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_ROUND) >= 0 ||
+                     mk_opcode_writes(mk_opcode_lookup(opcode), MK_CONTENT_PARTS) >= 0;
   uint32_t uid = 0;
   for (size_t i = 0; i < program->instruction_count && (uid == 0 || !first); i++) {
     uid = program->instructions[i].opcode == opcode ? program->instructions[i].uid : uid;
