@@ -84,9 +84,8 @@ static const char stores[] =
     "tile of tokens 16 i to 16 i + 15 and dims 16 j to 16 j + 15 is number i * head_dim / 16 + j; rows of a K tile "
     "are tokens and columns dims, rows of a V tile are dims and columns tokens. Row s stands for all tokens t of "
     "slot c with (t / span_tokens + first(c)) mod rows = s, column h for KV head h; row c of the block table maps "
-    "tokens "
-    "[block_tokens b, block_tokens (b + 1)) of slot c to a physical block. A cache may be of dtype `e4m3`, too, "
-    "with a scale for each token and KV head (vm/program/strips.h, docs/NUMERICS.md) |\n"
+    "tokens [block_tokens b, block_tokens (b + 1)) of slot c to a physical block. A cache may be of dtype `e4m3`, "
+    "too, with a scale for each token and KV head (vm/program/strips.h, docs/NUMERICS.md) |\n"
     "\n"
     "Three kinds of operand take either of two stores: a `value` is `stamped`, where stamps order its writers and\n"
     "readers, or `plain`, where release counters do; `input` is a value, or the row of a `tiles` buffer that the\n"
@@ -102,11 +101,10 @@ static const char stores[] =
     "one tile (tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither written\n"
     "nor waited for. Beyond 128 rows they have tiles of 128 lines, of which an instruction computes one;\n"
     "`attention` and `append` read all of them, and parts of attention lie in one tile. `attention` of row u of the\n"
-    "cache does split (u - first(c)) mod splits of a row in slot c, first(c) = splits / 16 times c mod 16 with its "
-    "four\n"
-    "bits in reverse, rounded down. `sampling`, `bias` and `counts` have a line for each\n"
-    "slot, by which its rows are drawn; a `score` goes through its lines in order, so a row's counts hold the\n"
-    "tokens of its slot up to its own.\n";
+    "cache does split (u - first(c)) mod splits of a row in slot c: first(c) is splits / 16 times c mod 16 with its\n"
+    "four bits in reverse, rounded down. `sampling`, `bias` and `counts` have a line for each slot, by which its\n"
+    "rows are drawn; a `score` goes through its lines in order, so a row's counts hold the tokens of its slot up to\n"
+    "its own.\n";
 
 static const char order[] =
     "\n"
