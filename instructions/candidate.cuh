@@ -5,7 +5,8 @@
 
 namespace mk {
 
-// Where several rows are drawn nobody reads candidates, and the kernel makes none. (That of one row does, by the way.)
+// Where several rows are drawn nobody reads a HEAD's candidates, and these kernels make none. The kernel that draws for
+// one row makes them all the same.
 constexpr bool MAKES_CANDIDATES = !(MK_GPU_SAMPLES && (MK_GPU_ROWS || MK_GPU_SLOTS));
 
 // NaN ranks above every number, equal values by the lower index.

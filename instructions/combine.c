@@ -1,9 +1,9 @@
 /* COMBINE: what spans of tokens have left of some query heads becomes their attention output. parts
  * [units][lines][heads][spans][head_dim + 2] as ATTENTION writes them; out [heads * head_dim] for each line, or some
- * columns of one head. Spans 0..n-1 of a line at position p are in use, n = p / span + 1. Span s of a line
- * is span s / units of unit mk_unit_of. Spans that are not in use are neither waited for nor read. They are
- * added in groups of MK_TREE_PIECES pieces of tokens, each group as a tree, and then the groups' sums in order: so
- * short spans give the sums that long ones give. */
+ * columns of one head. Spans 0..n-1 of a line at position p are in use, n = p / span + 1. Span s of a line is span
+ * s / units of unit mk_unit_of. Spans that are not in use are neither waited for nor read. They are added in groups of
+ * MK_TREE_PIECES pieces of tokens, each group as a tree, and then the groups' sums in order: so short spans give the
+ * sums that long ones give. */
 #include <math.h>
 #include <string.h>
 

@@ -437,8 +437,8 @@ static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *
     if (info->operands[slot].access == MK_ACCESS_READ || (b->kind == MK_KIND_OUTPUT && b->scope == MK_SCOPE_SYS)) {
       continue;
     }
-    if (b->kind == MK_KIND_ACTIVATION && !c->read[in->operands[slot].buffer]) {
-      continue; /* a machine need not publish what nobody looks at: candidates where DRAW chooses */
+    if (is_of_logits(info, slot) && !c->read[in->operands[slot].buffer]) {
+      continue; /* where a DRAW chooses nobody looks at those of a HEAD, and a machine need not publish them */
     }
     if (has_list(in, info)) {
       MK_TRY(reference->line_count != 0 ? compare_items(c, index, reference, slot) : MK_OK);
